@@ -1,7 +1,7 @@
-"""A module of your own, from Python: a kernel for it, with proof.
+"""Optimize a module of your own from Python.
 
-python examples/own_module.py            the playbook writes: about two minutes on two cores
-python examples/own_module.py MODEL      a model does: see docs/guides/llm.md
+python examples/own_module.py            the playbook writes the kernels: about two minutes on two cores
+python examples/own_module.py MODEL      an LLM writes them: see docs/guides/llm.md
 """
 
 import sys
@@ -13,7 +13,7 @@ import kernelpro
 
 
 class Head(nn.Module):
-    """Bias, GELU, and a softmax at a temperature that is learnt."""
+    """Bias, GELU, and a softmax with a learned temperature."""
 
     def __init__(self, dim):
         super().__init__()
@@ -26,14 +26,14 @@ class Head(nn.Module):
 
 def main():
     model = sys.argv[1] if len(sys.argv) > 1 else ""
-    torch.manual_seed(0)  # the same module again is the same run again
-    examples, limits = [torch.randn(1024, 1024)], kernelpro.Limits(candidates=6)
+    torch.manual_seed(0)  # the same weights and inputs continue the same run
+    inputs = [torch.randn(1024, 1024)]
     try:
-        found = kernelpro.optimize(Head(1024), examples, init_inputs=[1024], model=model, limits=limits)
+        result = kernelpro.optimize(Head(1024), inputs, init_inputs=[1024], model=model, candidates=6)
     except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on with what there is")
-    print(found.verdict.reason if found.verdict else found.outcome.reason)
-    print(f"the kernel and how it was found: {found.report}")
+        sys.exit("stopped; the same command continues the run")
+    print(result)
+    print(f"report: {result.report}")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from court import Court
 from quantised import Quantised
+from quick_judge import QuickJudge
 
 from kernelpro import api
-from kernelpro.engine.store import Store
+from kernelpro.engine.store import RunStore
 from kernelpro.lab.tasks import parameters
-from kernelpro.records import BadInput, Candidate, Limits, Options, Status, Task
+from kernelpro.records import BadInput, Candidate, Options, Status, Task
 
 KERNEL = """
 import torch
@@ -59,22 +59,22 @@ def get_init_inputs(): return []
 """
 
 
-def test_whole_numbers_are_given_by_name_too(court: Court) -> None:
-    task = api.task(Quantised(), [torch.randn(32, 64)])
-    verdict = court.judge(task, Candidate(KERNEL))
+def test_whole_numbers_are_given_by_name_too(quick_judge: QuickJudge) -> None:
+    task = api.load_task(Quantised(), [torch.randn(32, 64)])
+    verdict = quick_judge.judge(task, Candidate(KERNEL))
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
-def test_weights_that_no_seed_makes_must_keep_their_names(court: Court) -> None:
-    task = api.task(Quantised(), [torch.randn(32, 64)])
-    verdict = court.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
+def test_weights_that_no_seed_makes_must_keep_their_names(quick_judge: QuickJudge) -> None:
+    task = api.load_task(Quantised(), [torch.randn(32, 64)])
+    verdict = quick_judge.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
     assert (
         verdict.status is Status.WRONG
         and "some do not fit the candidate's: the module has scale [64]" in verdict.reason
     )
 
 
-def test_who_is_wrong_with_parameters_by_seed_is_told_so(court: Court) -> None:
+def test_who_is_wrong_with_parameters_by_seed_is_told_so(quick_judge: QuickJudge) -> None:
     plain = SPECTRUM.replace(", dtype=torch.complex64", "").replace(
         "torch.view_as_real(torch.fft.fft(x)", "torch.tanh(x"
     )
@@ -84,19 +84,19 @@ def test_who_is_wrong_with_parameters_by_seed_is_told_so(court: Court) -> None:
         .replace("tanh(x", "tanh(2 * x")
     )
     task = Task(plain)
-    verdict = court.judge(task, Candidate(source))
+    verdict = quick_judge.judge(task, Candidate(source))
     assert verdict.status is Status.WRONG and "its parameters were built by seed" in verdict.reason
     assert verdict.parameters == "by seed" and any("reference's seed" in note for note in verdict.notes)
 
 
-def test_complex_parameters_keep_both_their_parts(court: Court) -> None:
-    verdict = court.judge(Task(SPECTRUM), Candidate(SPECTRUM.replace("class Model", "class ModelNew")))
+def test_complex_parameters_keep_both_their_parts(quick_judge: QuickJudge) -> None:
+    verdict = quick_judge.judge(Task(SPECTRUM), Candidate(SPECTRUM.replace("class Model", "class ModelNew")))
     assert verdict.status is Status.PASSED, verdict.reason
 
 
 def test_what_has_no_name_at_the_top_of_its_file_is_refused() -> None:
     with pytest.raises(BadInput, match="has no name of its own at the top level of its file"):
-        api.task(lambda x: x, [torch.randn(4)])
+        api.load_task(lambda x: x, [torch.randn(4)])
 
 
 SINCE = """
@@ -126,21 +126,21 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
         env=environment,
         timeout=300,
     )
-    told = r"does not compute in a worker what it does where it was given \(\d+% of the elements of output 0 are others\)"
+    told = r"computes something else in a worker than in your process \(\d+% of the elements of output 0 are others\)"
     assert re.search(told, done.stdout), done.stderr
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda: api.task(Quantised, [torch.randn(4, 64)]), "Quantised is a class: give an instance"),
+        (lambda: api.load_task(Quantised, [torch.randn(4, 64)]), "Quantised is a class: give an instance"),
         (
-            lambda: api.task(Quantised(), torch.randn(4, 64)),
-            "inputs: a list of what it is called with is needed, not a Tensor",
+            lambda: api.load_task(Quantised(), torch.randn(4, 64)),
+            "inputs: give a list of the arguments of a call, not a Tensor",
         ),
         (
             lambda: api.judge(Quantised(), [], [torch.randn(4, 64)], target="gpu"),
-            "target 'gpu': there are cuda and cpu",
+            "target 'gpu': use 'cuda' or 'cpu'",
         ),  # type: ignore[arg-type]
         (
             lambda: api.judge(Quantised(), Candidate(KERNEL), [torch.randn(4, 64)], init_inputs=[Path()]),
@@ -232,13 +232,16 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
     how: dict[str, Any] = {
         "target": "cpu",
         "author": f"files:{tmp_path / 'written'}",
-        "compiler": False,
-        "limits": Limits(1),
+        "compile_seed": False,
+        "candidates": 1,
     }
-    how |= {"home": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
+    how |= {"runs_dir": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
     found = api.optimize(tmp_path / "task.py", **how)
-    ground, step = capsys.readouterr().err.splitlines()
-    assert ground.startswith("baselines: eager_fp32 ") and step.startswith("step 1 (seed, by ")
+    author, baselines, step, winner = capsys.readouterr().err.splitlines()
+    assert author.startswith("author: files:") and baselines.startswith("baselines: eager_fp32 ")
+    assert step.startswith("step 1 (seed, by ") and winner.startswith("winner: step 1 by kernel.py, ")
+    assert found.speedup == found.speedups["eager_fp32"].value and str(found) == winner
+    assert repr(found) == f"OptimizationResult({winner}; run {found.run})"
     assert (
         found.verdict
         and found.verdict.status is Status.PASSED
@@ -247,19 +250,17 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
     )
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
     told: list[str] = []
-    again = api.optimize(tmp_path / "task.py", report=lambda kind, data: told.append(kind), **how)
+    again = api.optimize(tmp_path / "task.py", on_event=lambda event: told.append(event.kind), **how)
     assert again.outcome == found.outcome and not told and not capsys.readouterr().err, "it has ended"
 
 
-def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_scored_is_told_of(
-    tmp_path: Path,
-) -> None:
+def test_a_task_that_does_not_run_or_cannot_be_scored_leaves_no_run(tmp_path: Path) -> None:
     """Asked from within an event loop, as a notebook's cells are."""
     path, home = tmp_path / "task.py", tmp_path / "runs"
 
     async def ask() -> str:
         with pytest.raises(BadInput) as refused:
-            api.optimize(path, target="cpu", author="playbook", home=home)
+            api.optimize(path, target="cpu", author="playbook", runs_dir=home)
         return str(refused.value)
 
     path.write_text(SPECTRUM.replace("torch.fft.fft(x)", "torch.fft.fft(x[:, :7])"))
@@ -267,16 +268,14 @@ def test_of_a_task_that_does_not_run_no_run_is_left_and_one_that_cannot_be_score
         home.iterdir()
     )
     path.write_text(SPECTRUM.replace("* self.phase", "* 0"))
-    assert "this task cannot be scored" in asyncio.run(ask())
-    (page,) = home.glob("*/report.html")
-    assert "The run could not go on: this task cannot be scored" in page.read_text()
+    assert "this task cannot be scored" in asyncio.run(ask()) and not list(home.iterdir())
 
 
 NOTEBOOK = """
 import asyncio, sys, kernelpro
 async def cell():
-    tell = lambda kind, data: print(kind, flush=True)
-    kernelpro.optimize(sys.argv[1], target="cpu", author="playbook", home=sys.argv[2], report=tell)
+    tell = lambda event: print(event.kind, flush=True)
+    kernelpro.optimize(sys.argv[1], target="cpu", author="playbook", runs_dir=sys.argv[2], on_event=tell)
 if __name__ == "__main__":
     asyncio.new_event_loop().run_until_complete(cell())
 """
@@ -296,11 +295,11 @@ def test_an_interrupt_ends_a_run_in_a_notebook(tmp_path: Path) -> None:
         "env": environment,
     }
     cell = subprocess.Popen(command, preexec_fn=interruptible, **piped)
-    assert cell.stdout and [cell.stdout.readline() for _ in range(2)] == ["begun\n", "progress\n"]
+    assert cell.stdout and [cell.stdout.readline() for _ in range(3)] == ["note\n", "started\n", "job\n"]
     cell.send_signal(signal.SIGINT)
     _, said = cell.communicate(timeout=120)
     assert cell.returncode and said.rstrip().endswith("KeyboardInterrupt")
-    assert Store.open(tmp_path / "runs", "slow-1").state() == "stopped" and not list(
+    assert RunStore.open(tmp_path / "runs", "slow-1").state() == "stopped" and not list(
         tmp_path.glob("kernelpro-*")
     )
 

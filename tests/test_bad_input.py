@@ -16,7 +16,6 @@ import pytest
 BAD = Path(__file__).parent / "bad"
 EXPECTED = {
     "syntax_error.py": ("build_failed", "syntax error in line 1"),
-    "nowhere.py": ("build_failed", "candidate file not found"),
     "no_model.py": ("build_failed", "defines no class ModelNew"),
     "compiler_error.py": ("build_failed", "undeclared"),
     "two_outputs.py": ("wrong", "returns 2 tensors, should be 1"),
@@ -61,7 +60,7 @@ def kernelpro(*arguments: str, **changes: str) -> subprocess.CompletedProcess[st
 
 def judged(names: Iterable[str], seconds: int, folder: Path) -> dict[str, dict[str, Any]]:
     """One object a candidate; nothing is left behind, and nothing but a word is said."""
-    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--memory", "2", "--json"]
+    options = ["--quick", "--no-baseline", "compile", "--target", "cpu", "--memory", "2", "--json"]
     limits = ["--timeout", str(seconds), "--build-timeout", str(seconds)]
     done = kernelpro(
         "judge",
@@ -109,7 +108,7 @@ def test_each_ends_in_its_own_status_with_one_clear_reason(
 def test_a_passed_verdict_has_every_key(verdicts: dict[str, dict[str, Any]]) -> None:
     verdict = verdicts["good.py"]
     keys = ["candidate", "status", "reason", "error", "times", "speedup", "faster"]
-    keys += ["floor_ms", "authored_share", "peak_bytes", "sandbox", "environment"]
+    keys += ["floor_ms", "own_share", "peak_bytes", "sandbox", "environment"]
     assert not [key for key in keys if verdict.get(key) is None]
     for group in ("times", "speedup"):
         for interval in verdict[group].values():
@@ -153,7 +152,7 @@ def test_misuse_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
-    options = ["--quick", "--baseline", "eager_fp32", "--target", "cpu", "--json"]
+    options = ["--quick", "--no-baseline", "compile", "--target", "cpu", "--json"]
     done = kernelpro(
         "judge", str(BAD / "task.py"), str(BAD / "segfault.py"), *options, PATH="/nonexistent", CXX=""
     )

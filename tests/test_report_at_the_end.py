@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli import history
+from kernelpro.cli.commands.runs import ReportOptions
+from kernelpro.cli.runs import write_report
 from kernelpro.records import BadInput
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +34,7 @@ def get_init_inputs():
 def kernelpro(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "src"),
-        "KERNELPRO_RUNS": str(home),
+        "KERNELPRO_RUNS_DIR": str(home),
         "XDG_DATA_HOME": str(home / "data"),
     }
     return subprocess.run(
@@ -65,14 +66,14 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
         author,
         "--target",
         "cpu",
-        "--baseline",
-        "eager_fp32",
-        "--no-compiler",
+        "--no-baseline",
+        "compile",
+        "--no-compile-seed",
     )
     page = home / "bad-1" / "report.html"
     assert done.returncode == 1, done.stderr
     assert f"report: {page}" in done.stdout and "No winner: none of 2 candidates passed" in page.read_text()
-    assert history.report("bad-1", "json", "-", str(home)) == 0
+    assert write_report(ReportOptions(run="bad-1", format="json", out="-", runs_dir=str(home))) == 0
     data = json.loads(capsys.readouterr().out)
     assert [(step["author"], step["ms"]) for step in data["steps"][:2]] == [
         ("compiler_error.py", None),
@@ -81,7 +82,7 @@ def test_a_run_in_which_nothing_passes(tmp_path: Path, capsys: pytest.CaptureFix
     assert data["roofline"]["stops"][0]["label"] == "PyTorch eager (FP32)", (
         "the task's work is kept with the ground"
     )
-    assert history.report("bad-1", "md", None, str(home)) == 0
+    assert write_report(ReportOptions(run="bad-1", format="md", runs_dir=str(home))) == 0
     assert capsys.readouterr().out.strip() == str(home / "bad-1" / "report.md")
 
 
@@ -95,20 +96,17 @@ def test_a_task_that_cannot_be_scored(tmp_path: Path) -> None:
         author,
         "--target",
         "cpu",
-        "--baseline",
-        "eager_fp32",
+        "--no-baseline",
+        "compile",
         "--json",
     )
     done = kernelpro(tmp_path / "runs", *words)
     assert done.returncode == 2 and "cannot be scored" in done.stderr and "Traceback" not in done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["event"] == "report" and "cannot be scored" in Path(last["path"]).read_text()
+    assert not list((tmp_path / "runs").glob("*/run.db")), "there is nothing to resume"
 
 
 def test_an_unknown_run_and_a_bad_format_are_one_line_each(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no run is called nobody"):
-        history.report("nobody", "html", None, str(tmp_path))
+        write_report(ReportOptions(run="nobody", runs_dir=str(tmp_path)))
     done = kernelpro(tmp_path, "report", "nobody", "--format", "pdf")
-    assert (
-        done.returncode == 2 and done.stderr.strip() == "kernelpro: --format pdf: not one of html, md, json"
-    )
+    assert done.returncode == 2 and "'pdf' is not one of 'html', 'md', 'json'" in done.stderr

@@ -8,16 +8,16 @@ only Python and torch; everything else runs on any machine and reaches the lab t
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Candidate", "Limits", "Task", "Verdict", "__version__", "judge", "optimize"]
+__all__ = ["Candidate", "OptimizationResult", "Options", "Verdict", "__version__", "judge", "optimize"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the public names on first use, so that `import kernelpro` costs nothing in a candidate."""
-    if name in ("Candidate", "Limits", "Task", "Verdict"):
+    if name in ("Candidate", "Options", "Verdict"):
         from kernelpro import records
 
         return getattr(records, name)
-    if name in ("judge", "optimize"):
+    if name in ("OptimizationResult", "judge", "optimize"):
         from kernelpro import api
 
         return getattr(api, name)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from engine.verdicts import verdict as metered
 
-from kernelpro.cli import runs
+from kernelpro.cli.commands.runs import ShowOptions
 from kernelpro.cli.display import Display
+from kernelpro.cli.runs import show_run
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, Verdict
-from kernelpro.report import gather, wording
+from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, TaskFacts, Verdict
+from kernelpro.report import collect_report, wording
 
 CONFIG = RunConfig(Task("pass", "t"), "cpu", "playbook")
 VERDICT = Verdict(
@@ -30,9 +31,11 @@ VERDICT = Verdict(
 
 def finished(home: Path) -> tuple[RunStore, Outcome]:
     store = RunStore.create(home, CONFIG, "t")
-    store.save_task_facts({"baselines": {"compile": 0.575}, "baseline_ms": 0.575, "floor_ms": 0.0025})
+    store.save_task_facts(TaskFacts({"compile": 0.575}, 0.0025, "fp32"))
     text = store.save_source("a = 1\n")
-    store.save_step(Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=VERDICT))
+    store.save_step(
+        Step(1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=VERDICT)
+    )
     outcome = Outcome("spent", 1, VERDICT, (1,))
     store.save_outcome(outcome)
     return store, outcome
@@ -42,13 +45,13 @@ def test_commands_that_are_printed_find_the_run(tmp_path: Path, capsys: pytest.C
     store, outcome = finished(tmp_path / "my runs")
     Display(store, CONFIG, False).print_outcome(outcome)
     told = capsys.readouterr().out
-    look, take = told.split("look at it: ")[1].split("; take it: ")
-    assert shlex.split(look) == ["kernelpro", "show", "t-1", "1", "--home", str(tmp_path / "my runs")]
+    look, take = told.split("show it: ")[1].split("; export it: ")
+    assert shlex.split(look) == ["kernelpro", "show", "t-1", "1", "--runs-dir", str(tmp_path / "my runs")]
     assert shlex.split(take.splitlines()[0]) == [
         "kernelpro",
         "export",
         "t-1",
-        "--home",
+        "--runs-dir",
         str(tmp_path / "my runs"),
     ]
     assert "(0.5 % reached)" in told
@@ -58,7 +61,7 @@ def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = RunStore.create(tmp_path, CONFIG, "t")
-    store.save_task_facts({"baselines": {"compile": 1.0}, "baseline_ms": 1.0, "floor_ms": 0.1})
+    store.save_task_facts(TaskFacts({"compile": 1.0}, 0.1, "fp32"))
     text = store.save_source("a = 1\n")
     step = Step(
         1, 0, "seed", "settled", text, text, "wider loads", author="playbook", verdict=metered(0.5, 0.8)
@@ -66,8 +69,8 @@ def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
     store.save_step(step)
     told = "2.00x over torch.compile; 160 mJ, 0.400 of torch.compile's"
     assert wording.describe_step(step) == f"step 1 (seed, by playbook): 0.5 ms, {told}; wider loads"
-    runs.show("t-1", None, None, str(tmp_path), False)
-    assert f"0.5000 ms ({told})" in " ".join(capsys.readouterr().out.split())
+    show_run(ShowOptions(run="t-1", runs_dir=str(tmp_path)))
+    assert f"0.5 ms ({told})" in " ".join(capsys.readouterr().out.split())
     refused = replace(step, verdict=metered(0.5, refused="the device was throttled"))
     assert (
         wording.describe_step(refused)
@@ -81,7 +84,7 @@ def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.Ca
         wording.describe_step(store.steps()[0])
         == "step 1 (seed, by playbook): 0.5 ms, 1.10x over torch.compile; wider loads"
     )
-    runs.show("t-1", None, None, str(tmp_path), False)
-    assert "0.5000 ms (1.10x over torch.compile)" in capsys.readouterr().out
-    (step,) = gather(store)["steps"]
-    assert step["against"] == "compile" and step["speedup"]["compile"]["value"] == 1.1
+    show_run(ShowOptions(run="t-1", runs_dir=str(tmp_path)))
+    assert "0.5 ms (1.10x over torch.compile)" in capsys.readouterr().out
+    (step,) = collect_report(store).steps
+    assert step.hardest_baseline == "compile" and step.speedup["compile"].value == 1.1

@@ -33,6 +33,7 @@ from kernelpro.records import (
 )
 from kernelpro.records.events import RunFailed, RunStarted, StepProgress
 from kernelpro.records.jobs import Tuning, TuningPoint
+from kernelpro.records.profiling import LeastTimes, RooflinePosition
 
 SOURCE = """import torch
 
@@ -106,9 +107,9 @@ def failed(number: int, status: Status, reason: str) -> Verdict:
 
 
 def diagnosis(*findings: Finding) -> Diagnosis:
-    place = {"time_ms": 1.0, "floor_ms": 0.5, "of_floor": 0.5}
+    position = RooflinePosition(0.3, 1.2, 1e10, 3e10, 7e10, 6e10, 1.0, 0.5, 0.5, LeastTimes(0.5, 0.0, 0.1))
     skipped = (Skipped("hardware counters", "this machine offers none", "run on the bare machine"),)
-    return Diagnosis(Bound.MEMORY, "medium", "bytes need 0.5 ms", place, findings, skipped)
+    return Diagnosis(Bound.MEMORY, "medium", "bytes need 0.5 ms", position, findings, skipped)
 
 
 def begun(home: Path, config: RunConfig = CONFIG, measured: bool = True) -> RunStore:
@@ -174,7 +175,15 @@ def searched(home: Path) -> RunStore:
         verdict=failed(5, Status.BUILD_FAILED, "kernel.cpp:18: error\nexpected ;"),
     )
     settle(store, broken, 64)
-    again = Step(6, 3, "improve", plan="sixteen sums once more", author="gpt-x", no_verdict=NoVerdict.DUPLICATE, note="the same source as step 3")
+    again = Step(
+        6,
+        3,
+        "improve",
+        plan="sixteen sums once more",
+        author="gpt-x",
+        no_verdict=NoVerdict.DUPLICATE,
+        note="the same source as step 3",
+    )
     settle(store, again, 16)
     point = TuningPoint({"BLOCK": 32}, Status.PASSED, 0.8, "quick")
     tuning = Tuning({"BLOCK": 32}, "the fastest by more than the interval", (point,) * 3)
@@ -185,7 +194,10 @@ def searched(home: Path) -> RunStore:
     settle(
         store,
         replace(
-            best, verdict=passed(7, 0.8), details=details, diagnosis=diagnosis(replace(FINDING, tool="dram"))
+            best,
+            verdict=passed(7, 0.8),
+            details=details,
+            diagnosis=diagnosis(replace(FINDING, diagnostic="dram")),
         ),
         32,
     )
@@ -265,7 +277,7 @@ def hostile(home: Path) -> RunStore:
     """Every text that an author can choose tries to become markup."""
     task = replace(TASK, name="affine", source=f"# {HOSTILE}\n" + TASK.source)
     store = begun(home, replace(CONFIG, task=task, author=f"files:{HOSTILE}", models={"code": HOSTILE}))
-    finding = replace(FINDING, cause=HOSTILE, tool=HOSTILE, advice=(HOSTILE,), where=HOSTILE)
+    finding = replace(FINDING, cause=HOSTILE, diagnostic=HOSTILE, advice=(HOSTILE,), where=HOSTILE)
     first = Step(
         1,
         0,
@@ -281,6 +293,11 @@ def hostile(home: Path) -> RunStore:
     )
     tuning = Tuning({HOSTILE: HOSTILE}, HOSTILE, ())
     second = Step(2, 1, "improve", plan=HOSTILE, author=HOSTILE, verdict=failed(2, Status.WRONG, HOSTILE))
-    settle(store, replace(second, details=StepDetails(tuning=tuning, diagnostic=HOSTILE)), 2, remark=f"{HOSTILE} again")
+    settle(
+        store,
+        replace(second, details=StepDetails(tuning=tuning, diagnostic=HOSTILE)),
+        2,
+        remark=f"{HOSTILE} again",
+    )
     store.save_outcome(Outcome(HOSTILE, 1, passed(1, 1.0), (1,), (HOSTILE,)))
     return store

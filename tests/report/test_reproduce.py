@@ -14,9 +14,11 @@ from typer.main import get_command
 
 from kernelpro.cli import optimize
 from kernelpro.cli.commands import app
+from kernelpro.cli.commands.optimize import OptimizeOptions
+from kernelpro.cli.parsing import parse_budget, select_baselines
 from kernelpro.engine.store import RunStore
 from kernelpro.records import Limits, Options, Role, RunConfig, Task
-from kernelpro.report import gather, reproduce
+from kernelpro.report import collect_report, reproduce
 
 OTHERS: dict[str, Any] = {
     "task": Task(made_runs.TASK.source, "affine", mode="eval"),
@@ -68,8 +70,8 @@ OTHERS: dict[str, Any] = {
 def search(store: RunStore, config: RunConfig) -> tuple[str, str]:
     """What is said of the search, and its command."""
     found = reproduce.commands(store, config, config.task.precision, 7, False)
-    (line,) = (item for item in found if " optimize " in item["command"])
-    return line["what"], line["command"]
+    (item,) = (item for item in found if " optimize " in item.command)
+    return item.purpose, item.command
 
 
 def variants() -> Iterator[tuple[str, RunConfig]]:
@@ -81,6 +83,8 @@ def variants() -> Iterator[tuple[str, RunConfig]]:
             assert other.keys() == {part.name for part in fields(inner)}
             for name, value in other.items():
                 yield f"{field.name}.{name}", replace(usual, **{field.name: replace(inner, **{name: value})})
+        elif field.name == "author":
+            yield field.name, replace(usual, author=other, models={})
         else:
             yield field.name, replace(usual, **{field.name: other})
 
@@ -89,17 +93,19 @@ def test_commands_hold_everything_that_decided_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = made_runs.won(tmp_path)
-    command, asked = get_command(app), list[Any]()
-    monkeypatch.setattr(running, "optimize", lambda *words: asked.append(words) or 0)
+    command, parsed = get_command(app), list[OptimizeOptions]()
+    monkeypatch.setattr(optimize, "optimize_task", lambda options: parsed.append(options) or 0)
     seen = {search(store, replace(made_runs.CONFIG, constants={}))}
     for name, config in variants():
         line = search(store, config)
         assert line not in seen, f"{name} decides a run and is not in its command"
         seen.add(line)
         assert command.main(shlex.split(line[1])[1:], standalone_mode=False) == 0
-        assert optimize.limits(asked[-1][4].budget, Limits()) == config.limits
-    wanted = asked[-1][4]
-    assert (wanted.tune, wanted.prices, wanted.models) == (12, ("gpt-x=1/2",), {"code": "openai:gpt-x"})
+        options = parsed[-1]
+        assert parse_budget(options.budget, Limits(), options.stop_at_floor) == config.limits
+        assert set(select_baselines(options)) == set(config.options.baselines)
+    options = parsed[-1]
+    assert (options.tune_points, options.price, options.model) == (12, ["gpt-x=1/2"], "openai:gpt-x")
 
 
 def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:
     config = replace(made_runs.CONFIG, options=Options(effort="quick", min_own_share=0.5))
     what, _ = search(store, config)
     assert what == "Search again; from Python only: effort='quick', min_own_share=0.5"
-    commands = {item["what"]: item["command"] for item in gather(store)["reproduce"]}
+    commands = {item.purpose: item.command for item in collect_report(store).reproduce}
     assert commands["Judge the winner again, at full length"].startswith(
         "kernelpro judge task.py winner.py --full --target cpu"
     )

@@ -12,7 +12,7 @@ import made_runs
 from markupsafe import escape
 
 from kernelpro.report import render
-from kernelpro.report.html import _code, _diff
+from kernelpro.report.highlight import diff, highlight
 
 
 class Tags(HTMLParser):
@@ -87,7 +87,7 @@ def test_markdown_of_a_hostile_run_has_no_markup_outside_fences(tmp_path: Path) 
 
 def test_highlighting_and_differences_keep_the_text() -> None:
     source = 'x = "<b>" # a & b\nlib(r"""\n#include <cmath>\nfloat f(int n) { return 1.5f; } // \'s\n""")\n'
-    plain = re.sub(r"<span[^>]*>|</span>", "", str(_code(source)))
-    assert plain == str(escape(source)) and '<span class="w">float</span>' in _code(source)
-    lines = str(_diff("--- a\n+++ b\n@@ -1 +1 @@\n-<i>\n+--x\n same"))
+    plain = re.sub(r"<span[^>]*>|</span>", "", str(highlight(source)))
+    assert plain == str(escape(source)) and '<span class="w">float</span>' in highlight(source)
+    lines = str(diff("--- a\n+++ b\n@@ -1 +1 @@\n-<i>\n+--x\n same"))
     assert '<span class="del">-&lt;i&gt;</span>' in lines and '<span class="add">+--x</span>' in lines

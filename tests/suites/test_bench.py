@@ -23,7 +23,7 @@ import kernelpro
 from kernelpro.api import OptimizationResult
 from kernelpro.engine.store import RunStore
 from kernelpro.lab.energy.counter import NoEnergyCounter, RaplCounter
-from kernelpro.records import BadInput, Limits, Options, Result, Status
+from kernelpro.records import BadInput, Options, Result, Status
 from kernelpro.suites import problems
 from kernelpro.suites.judging import BenchJob
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
@@ -86,8 +86,8 @@ def command(suite: Path, *more: str) -> list[str]:
         "--target",
         "cpu",
         "--quick",
-        "--baseline",
-        "eager_fp32",
+        "--no-baseline",
+        "compile",
         "--out",
         str(suite / "out"),
     ]
@@ -116,10 +116,10 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
 
     second = bench(suite, *kernels, "--format", "json")
     assert second.returncode == 0, second.stderr
-    assert f"{len(before)} of {len(PROBLEMS)} were answered before" in second.stderr
+    assert f"{len(before)} of {len(PROBLEMS)} have a result already" in second.stderr
     assert "1 file belongs to no selected problem: stray.py" in second.stderr
     assert re.search(r"^1/5 broken: .*\n5 of 5 done: 1/5 broken$", second.stderr, re.MULTILINE), "told twice"
-    assert "1 could not be run or judged: --retry asks again" in second.stderr
+    assert "1 could not be run or judged: --retry repeats them" in second.stderr
     after = answered(suite)
     assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS) + 1, (
         "one kernel is no text, and its problem is probed"
@@ -134,7 +134,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
         "1/4 sine": "build_failed",
     }
     assert "not UTF-8" in rows["1/4 sine"]["reason"]
-    left_out = {row["problem"]: (row["status"], row["reason"]) for row in board["left_out"]}
+    left_out = {row["problem"]: (row["status"], row["reason"]) for row in board["excluded"]}
     assert [status for status, _ in left_out.values()] == ["not_scorable", "not run"]
     assert "random" in left_out["1/3 random"][1] and "syntax error" in left_out["1/5 broken"][1]
     best = board["summary"]["best"]
@@ -144,7 +144,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     )
     assert best["fast"]["1"] == pytest.approx((speedup["value"] > 1) / 3)
     assert best["correct_rate"] == pytest.approx(1 / 3) and rows["1/1 square"]["precision"] == "fp32"
-    terms = board["terms"]
+    terms = board["conditions"]
     assert (terms["effort"], terms["mode"], terms["baselines"], terms["precision"]) == (
         "quick",
         "train",
@@ -152,13 +152,13 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
         None,
     )
     assert terms["version"] == kernelpro.__version__ and datetime.fromisoformat(terms["date"])
-    assert board["seconds"] > 0 and len(board["places"]) == 1 and not board["open"]
+    assert board["seconds"] > 0 and len(board["machines"]) == 1 and not board["pending"]
 
     third = bench(suite, *kernels, "--format", "md")
     assert third.returncode == 0 and answered(suite) == after, "nothing was left to ask"
     assert "| 1/2 scale | wrong |" in third.stdout and "1/3 random: not_scorable" in third.stdout
     assert "| best | 3 | 33% |" in third.stdout
-    assert "- effort quick, precision as usual, mode train, baselines eager_fp32; KernelPro" in third.stdout
+    assert "- effort quick, precision default, mode train, baselines eager_fp32; KernelPro" in third.stdout
 
 
 def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> None:
@@ -167,20 +167,20 @@ def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> Non
     with ResultsLog(suite / "out") as ledger:
         ledger.add(LoggedResult(question.key, Result(question.key, error="syntax error")))
     found = bench(suite, "--probe", "--ids", "5")
-    assert found.returncode == 1 and "1 could not be run or judged: --retry asks again" in found.stderr
+    assert found.returncode == 1 and "1 could not be run or judged: --retry repeats them" in found.stderr
 
 
 def test_problems_are_named_without_anything_being_done(suite: Path) -> None:
     done = bench(suite, "--list", "--ids", "2-4")
     assert done.returncode == 0 and done.stdout == "1/2 scale\n1/3 random\n1/4 sine\n" and not done.stderr
     done = bench(suite, "--list", "--probe")
-    assert done.returncode == 2 and "one of them; --list names the problems" in done.stderr
+    assert done.returncode == 2 and "give exactly one of --probe" in done.stderr
 
 
 def test_a_model_that_nobody_would_ask_is_refused(suite: Path) -> None:
     done = bench(suite, "--author", "playbook", "--model", "inbox:x", "--ids", "2")
     assert done.returncode == 2 and done.stderr.startswith(
-        "kernelpro: --author playbook asks no model: leave --model"
+        "kernelpro: --author and --model exclude each other"
     )
 
 
@@ -231,13 +231,13 @@ def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> N
     more = ("--probe", "--ids", "1,3", "--pool", f"spool:{spool}")
     first = bench(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
-    assert "2 problems: 0 can be scored, 0 cannot, 2 not run or not answered" in first.stdout
+    assert "2 problems: 0 can be scored, 0 cannot, 2 not run or without a result yet" in first.stdout
     subprocess.run(
         [sys.executable, "-m", "kernelpro", "worker", str(spool), "--once"], check=True, timeout=300
     )
     found = bench(suite, *more)
     assert found.returncode == 0, found.stderr
-    assert "2 problems: 1 can be scored, 1 cannot, 0 not run or not answered" in found.stdout
+    assert "2 problems: 1 can be scored, 1 cannot, 0 not run or without a result yet" in found.stdout
     assert f", torch {torch.__version__}" in found.stdout
 
 
@@ -250,24 +250,26 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
         f"files:{files}",
         "--budget",
         "candidates=1",
-        "--no-compiler",
+        "--no-compile-seed",
         "--ids",
         "1,2",
         "--format",
         "json",
     )
-    more += ("--in-flight", "1", "--tune", "3")
+    more += ("--concurrency", "1", "--tune-points", "3")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
-    assert [row["by"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
+    assert [row["author"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [(config.concurrency, config.tune_points) for config in (RunStore(run).config() for run in runs)] == [
+    assert [
+        (config.concurrency, config.tune_points) for config in (RunStore(run).config() for run in runs)
+    ] == [
         (1, 3),
         (1, 3),
     ]
-    told = re.search(r"kernelpro (report RUN --home .*) writes the report of one", first.stderr)
+    told = re.search(r"kernelpro (report RUN --runs-dir .*)`", first.stderr)
     assert told, first.stderr
     words = shlex.split(told[1].replace("RUN", runs[0].name))
     made = subprocess.run(
@@ -276,20 +278,18 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), (
         made.stderr
     )
-    assert "2 of 2 were answered before" in bench(suite, *more).stderr
+    assert "2 of 2 have a result already" in bench(suite, *more).stderr
 
 
 @pytest.mark.long  # tests/llm has two runs with one folder; this is a whole bench, twice
 def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     more = (
-        "--author",
-        "team",
         "--model",
         f"inbox:{inbox}",
         "--budget",
         "candidates=1",
-        "--no-compiler",
+        "--no-compile-seed",
         "--ids",
         "1,2",
     )
@@ -309,15 +309,15 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ((), "say what to evaluate"),
+        ((), "give exactly one of"),
         (("--probe", "--ids", "9"), "no problem 9"),
         (("--probe", "--ids", "1/2,2/2"), "no problem 2/2"),
         (("--kernels", "/nowhere"), "not a folder"),
-        (("--author", "nobody"), "not an author"),
-        (("--author", "playbook", "--objective", "least"), "not one of speed, energy-at-speed, edp"),
-        (("--author", "playbook", "--energy"), "--energy goes with --kernels"),
-        (("--probe", "--objective", "edp"), "--objective edp goes with --author"),
-        (("--author", "playbook", "--tolerance", "5"), "--tolerance goes with --author and --objective"),
+        (("--author", "nobody"), "--author nobody: use playbook or files:DIR"),
+        (("--author", "playbook", "--objective", "least"), "is not one of 'speed', 'energy-at-speed', 'edp'"),
+        (("--author", "playbook", "--energy"), "--energy needs --kernels"),
+        (("--probe", "--objective", "edp"), "--objective edp needs --author or --model"),
+        (("--author", "playbook", "--speed-tolerance", "5"), "--speed-tolerance needs --objective"),
     ],
 )
 def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) -> None:
@@ -329,15 +329,18 @@ def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) ->
 def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Path, no_counter: str) -> None:
     kernels = ("--kernels", str(suite / "kernels"), "--ids", "1", "--format", "md")
     plain, metered = bench(suite, *kernels), bench(suite, *kernels, "--energy")
-    assert "1 of 1 were answered before" not in metered.stderr, "another question"
-    assert "energy" not in plain.stdout and f"- energy not told of 1/1 square: {no_counter}" in metered.stdout
+    assert "1 of 1 have a result already" not in metered.stderr, "another question"
+    assert (
+        "energy" not in plain.stdout
+        and f"- energy not measured of 1/1 square: {no_counter}" in metered.stdout
+    )
 
 
 def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(
     suite: Path, no_counter: str
 ) -> None:
     found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
-    assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: --objective edp: {no_counter}"
+    assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: objective edp: {no_counter}"
     assert not (suite / "never").exists()
 
 
@@ -345,7 +348,7 @@ def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begu
 def test_python_refuses_an_objective_that_cannot_be_measured(suite: Path, no_counter: str) -> None:
     with pytest.raises(BadInput, match=f"^objective edp: {re.escape(no_counter)}$"):
         task = suite / "tasks" / "level1" / "1_square.py"
-        kernelpro.optimize(task, target="cpu", objective="edp", home=suite / "never")
+        kernelpro.optimize(task, target="cpu", objective="edp", runs_dir=suite / "never")
     assert not (suite / "never").exists()
 
 
@@ -363,13 +366,13 @@ def test_a_module_is_optimised_from_python(tmp_path: Path, monkeypatch: pytest.M
             module,
             [torch.randn(1024, 1024)],
             author=f"files:{tmp_path / 'written'}",
-            compiler=False,
+            compile_seed=False,
             speed_tolerance=0.05,
-            limits=Limits(candidates=1),
+            candidates=1,
             target="cpu",
             options=Options(effort="quick", baselines=("eager_fp32",)),
-            home=tmp_path / "runs",
-            report=lambda kind, data: told.append(kind),
+            runs_dir=tmp_path / "runs",
+            on_event=lambda event: told.append(getattr(event, "phase", event.kind)),
         )
 
     torch.manual_seed(1)

@@ -12,9 +12,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelpro.lab import tree
-from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.judge.probes import PROBE_SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference, load_source
 from kernelpro.records import Target, Task
@@ -82,7 +82,7 @@ def test_the_task_runs_on_the_cpu_and_its_output_is_alive(path: Path) -> None:
     "path", [path for path in FILES if "mixture" not in path.stem and "moe" not in path.stem], ids=name
 )
 def test_the_size_for_a_gpu_is_a_fair_one(path: Path) -> None:
-    """As docs/suites.md counts it. Without data, so that it costs nothing here; the two left out have shapes that depend on it."""
+    """As docs/guides/benchmarking.md counts it. Without data, so that it costs nothing here; the two left out have shapes that depend on it."""
     module = load_source(Task.from_file(path))
     with torch.no_grad(), torch.device("meta"):
         model, inputs = module.Model(*module.get_init_inputs()), module.get_inputs()

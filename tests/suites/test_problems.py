@@ -8,8 +8,8 @@ import pytest
 
 from kernelpro.records import BadInput, BuildData, Result
 from kernelpro.suites import kernel_files
-from kernelpro.suites.results_log import LoggedResult, ResultsLog
 from kernelpro.suites.problems import ProblemRange, find_problems, parse_ids
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 TASK = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 KERNEL = "class ModelNew: ...\n"
@@ -46,9 +46,9 @@ def test_a_folder_of_tasks_leaves_other_files_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("levels", "ids", "message"),
     [
-        ((7,), "", "no such level; there are: 1"),
-        ((), "2-x", "`2-x` is neither"),
-        ((), "5-2", "`5-2` is neither"),
+        ((7,), "", "no such level; it has: 1"),
+        ((), "2-x", "`2-x` is no number or range"),
+        ((), "5-2", "`5-2` is no number or range"),
         ((), "1,99", "no problem 99"),
         ((), "2-4", "no problem 2-4"),
     ],
@@ -91,7 +91,7 @@ def test_kernels_in_the_layout_of_kernelbench(tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="no file belongs to a selected problem"):
         kernel_files.find_kernels(run, problems, sample=4)
-    with pytest.raises(BadInput, match=r"give one of: run$"):
+    with pytest.raises(BadInput, match=r"give one of its folders: run$"):
         kernel_files.find_kernels(tmp_path, problems)
 
 
@@ -125,5 +125,5 @@ def test_a_ledger_survives_a_line_that_was_cut_short(tmp_path: Path) -> None:
         ledger.add(LoggedResult("b", Result("b", data=BuildData(reason="y"))))
     with ResultsLog(tmp_path) as ledger:
         assert ledger.entries["b"].result.data == BuildData(reason="y")
-        with pytest.raises(BadInput, match="another process is at work"):
+        with pytest.raises(BadInput, match="another process uses"):
             ResultsLog(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from engine.verdicts import verdict
 
 from kernelpro.records import Interval
-from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, summarize_energy, summarize
+from kernelpro.suites.statistics import THRESHOLDS, fast_p, geomean, summarize, summarize_energy
 
 Results = list[Interval | None]
 

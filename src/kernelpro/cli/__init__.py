@@ -15,8 +15,7 @@ _LIBRARIES = ("typer", "rich", "jinja2")
 
 
 def main() -> None:
-    """Run the command in sys.argv. Without the libraries of the command line, only `kernelpro worker`
-    runs."""
+    """Run the command in sys.argv. Without the libraries that it needs, only `kernelpro worker` runs."""
     try:
         from kernelpro.cli.commands import app
         from kernelpro.cli.errors import run_reporting_errors

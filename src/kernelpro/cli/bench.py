@@ -114,7 +114,7 @@ class _Bench:
         """Problems are independent: nothing is learned from one for the next."""
         options, runs_dir = self.options, self.log.folder / "runs"
         config, choice = make_run_config(options, self.problems[0].task, self.judge_options, knowledge=False)
-        session.validate(session.RunRequest(config, runs_dir, self.target))
+        config = session.validate(session.RunRequest(config, runs_dir, self.target)).config
         searches = [
             searching.BenchSearch(problem, replace(config, task=problem.task, target=self.target))
             for problem in self.problems
@@ -228,8 +228,7 @@ def _list_problems(options: BenchOptions) -> int:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a benchmark as Ctrl-C does: its workers are stopped, and no process writes into a closed
-    pipe."""
+    """SIGTERM ends a benchmark as Ctrl-C does, so that its workers are stopped."""
 
     def interrupt(number: int, frame: Any) -> None:
         # asyncio has its own handler; it is not callable if SIGINT is ignored, as in the background of a
@@ -322,8 +321,7 @@ def _print(text: str) -> None:
 
 
 class _Progress:
-    """Progress on stderr: on a terminal one line that changes, elsewhere a line for each problem that starts
-    or ends."""
+    """Progress on stderr: one line that changes on a terminal, else a line when a problem starts or ends."""
 
     def __init__(self, total: int, missing: int):
         self._total, self._done = total, total - missing
@@ -336,8 +334,7 @@ class _Progress:
             _print(f"{self._done} of {total} have a result already")
 
     def stage(self, problem: str, stage: str) -> None:
-        """Show the stage of a problem; off a terminal only when it starts, or after a while without a
-        line."""
+        """Show the stage of a problem; off a terminal only when it starts, or after a while."""
         if self._status:
             self._status.update(f"{self._done} of {self._total} done; {problem}: {stage}")
             return

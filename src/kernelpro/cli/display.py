@@ -30,8 +30,7 @@ _OTHER_LINES = 9
 
 
 class Display:
-    """Shows the events of a run on stderr and its outcome on stdout; with `as_json`, both as JSON lines on
-    stdout."""
+    """Shows the events of a run on stderr and its outcome on stdout, or both as JSON lines on stdout."""
 
     def __init__(self, store: RunStore, config: RunConfig, as_json: bool):
         self._store, self._config, self._json = store, config, as_json

@@ -212,8 +212,7 @@ def _program(name: str, path: str | None, if_missing: str) -> Check:
 
 
 def _may_read_counters() -> bool:
-    """Whether the NVIDIA driver lets this user read performance counters, by its parameters and our
-    capabilities."""
+    """Whether the NVIDIA driver lets this user read performance counters."""
     try:
         restricted = "RmProfilingAdminOnly: 1" in Path("/proc/driver/nvidia/params").read_text()
         capabilities = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())

@@ -11,8 +11,7 @@ INTERRUPTED = 130
 
 
 def run_reporting_errors(run: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code: 2 for bad input, 3 for outstanding results, 130 if
-    interrupted."""
+    """Run a command; return its exit code: 2 for bad input, 3 for outstanding results, 130 if interrupted."""
     from kernelpro.pools.pool import ResultPending
     from kernelpro.records import BadInput
 

@@ -18,8 +18,7 @@ ROWS, COLUMNS = 4096, 4096
 
 
 class Model(torch.nn.Module):
-    """The reference. A kernel must compute the same outputs, and is compared with this code run by
-    PyTorch."""
+    """The reference. A kernel must compute the same outputs; its speed is compared with this code."""
 
     def __init__(self, columns):
         super().__init__()

@@ -66,8 +66,7 @@ def _exits_while_waiting(config: RunConfig) -> bool:
 
 
 def resume_run(options: ResumeOptions) -> int:
-    """Continue a run; return the exit code. A finished run without new budget is reported and left as it
-    is."""
+    """Continue a run; return the exit code. A finished run without new budget is left as it is."""
     store = RunStore.open(Path(options.runs_dir) if options.runs_dir else default_runs_dir(), options.run)
     store.lock()
     config = store.config()

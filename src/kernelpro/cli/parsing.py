@@ -82,8 +82,7 @@ _ROLE_KEYS: dict[str, Callable[[str], Any]] = {
 
 
 def parse_roles(texts: Sequence[str]) -> tuple[dict[str, str], dict[str, Role]]:
-    """Models and settings by role from texts like `plan:model=SPEC,effort=high`; later values override
-    earlier ones."""
+    """Models and settings by role, from texts like `plan:model=SPEC,effort=high`; the last value counts."""
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
         role, _, rest = text.partition(":")

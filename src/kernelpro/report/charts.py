@@ -12,8 +12,7 @@ from kernelpro.report.schema import ProgressPoint, RooflineChart, RooflineStop
 
 
 def working_seconds(events: Iterable[tuple[float, RunEvent]]) -> dict[int, float]:
-    """When each step was settled, in seconds of work. The time between two sessions of a run does not
-    count."""
+    """Seconds of work until each step was settled. The time between two sessions does not count."""
     clock, previous, seconds = 0.0, None, {}
     for time, event in events:
         if previous is not None and not isinstance(event, RunStarted):

@@ -52,8 +52,7 @@ def commands(
 
 
 def runs_dir_option(store: RunStore) -> str:
-    """The option, with a leading space, that a command needs to find the run; empty for the default
-    folder."""
+    """The option that finds the run, with a leading space; empty for the default folder."""
     return "".join(f" {shlex.quote(word)}" for word in _runs_dir_words(store))
 
 

@@ -17,8 +17,7 @@ class RunSummary(Record):
 
     id: str
     runs_dir_option: str
-    """What a `kernelpro` command needs to find the run, with a leading space; empty for the default
-    folder."""
+    """The option that finds the run, with a leading space; empty for the default folder."""
     task: str
     target: str
     precision: str | None

@@ -49,8 +49,7 @@ def run_jobs(
     on_stage: OnStage,
     on_done: Callable[[BenchJob], None],
 ) -> int:
-    """Run all jobs, in the order in which the pool completes them; return how many results are
-    outstanding."""
+    """Run all jobs; return how many results are outstanding."""
     outstanding = 0
     waiting, submitted = deque(jobs), dict[Future[Result], BenchJob]()
     while waiting or submitted:

@@ -236,8 +236,7 @@ def describe_machines(machines: Sequence[str]) -> list[str]:
 
 
 def _summaries(rows: Sequence[ProblemResult]) -> dict[str, Summary]:
-    """By baseline. A problem counts against a baseline only if its kernel was timed against it, or did not
-    pass."""
+    """By baseline. A passed kernel counts only against baselines that it was timed against."""
     names = [name for name in (*BASELINES, BEST) if any(name in row.speedup for row in rows)] or [BEST]
     return {
         name: summarize([row.speedup.get(name) for row in rows if name in row.speedup or not row.speedup])

@@ -1,14 +1,16 @@
 """fast_p and means over the problems of a suite, by KernelBench's definitions.
 
-A problem's result against a baseline is its speed-up, or None where no kernel was right (wrong, crashed, none
+The result of a problem against a baseline is its speedup, or None if no kernel passed (wrong, crashed, none
 given).
 
-    fast_p    share of all problems whose kernel is right and more than p times as fast; failures count in the
-    denominator sure_p    the same, counting only speed-ups whose whole interval lies above p geomean
-    geometric mean of the speed-ups of right kernels; failures are in the correct rate, not in here
+    fast_p         share of all problems with a correct kernel that is more than p times as fast; failures
+    count in
+                   the denominator
+    surely_fast_p  the same, counting only speedups whose whole interval is above p geomean        geometric
+    mean of the speedups of correct kernels; failures count in the correct rate instead
 
-Energies are ratios to that of a baseline, below 1 is less; their geomean is over the kernels whose energy was
-told.
+Energies are ratios to a baseline, below 1 is better. Their geomean is over the kernels whose energy was
+measured.
 """
 
 from __future__ import annotations
@@ -25,27 +27,30 @@ THRESHOLDS = (1.0, 1.2, 1.5, 2.0, 5.0)
 
 @dataclass(frozen=True)
 class Summary(Record):
-    """Over the problems that could be scored, against one baseline."""
+    """The problems that could be scored, against one baseline."""
 
     problems: int
     correct: int
     geomean: Interval | None = None
-    """Its interval tells the uncertainty of measuring, not that of choosing these problems."""
+    """Its interval is the uncertainty of the measurements, not that of the choice of problems."""
     fast: dict[str, float] = field(default_factory=dict)
+    """fast_p by p."""
     surely_fast: dict[str, float] = field(default_factory=dict)
+    """surely_fast_p by p."""
 
     @property
     def correct_rate(self) -> float:
+        """Share of problems with a correct kernel."""
         return self.correct / self.problems if self.problems else 0.0
 
     def to_json(self) -> dict[str, Any]:
+        """The record as plain data, with the correct rate."""
         return super().to_json() | {"correct_rate": self.correct_rate}
 
 
 @dataclass(frozen=True)
 class EnergySummary(Record):
-    """Over the problems whose energy was measured beside one and the same baseline: geomeans of candidate
-    over baseline."""
+    """Geomeans of candidate over baseline, over the problems whose energy was measured against it."""
 
     problems: int
     energy: Interval
@@ -53,18 +58,18 @@ class EnergySummary(Record):
 
 
 def fast_p(speedups: Sequence[float | None], p: float) -> float:
+    """Share of the speedups above p."""
     return sum(s is not None and s > p for s in speedups) / len(speedups) if speedups else 0.0
 
 
 def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
-    """Of those that are there; None where none is."""
-    right = [s for s in speedups if s is not None]
-    return _mean(right) if right else None
+    """Geometric mean of all speedups but None; None if there is none."""
+    known = [speedup for speedup in speedups if speedup is not None]
+    return _mean(known) if known else None
 
 
 def _mean(ratios: Sequence[Interval]) -> Interval:
-    """Errors of measuring are independent from problem to problem: half-widths of the logarithms add up as
-    squares do."""
+    """Measurement errors of problems are independent: squares of half-widths in log space add up."""
     middle = sum(math.log(r.value) for r in ratios) / len(ratios)
     below = math.sqrt(sum(math.log(r.value / r.low) ** 2 for r in ratios)) / len(ratios)
     above = math.sqrt(sum(math.log(r.high / r.value) ** 2 for r in ratios)) / len(ratios)
@@ -72,6 +77,7 @@ def _mean(ratios: Sequence[Interval]) -> Interval:
 
 
 def summarize(speedups: Sequence[Interval | None]) -> Summary:
+    """The summary of the speedups over one baseline."""
     values = [s.value if s else None for s in speedups]
     lows = [s.low if s else None for s in speedups]
     return Summary(
@@ -84,7 +90,7 @@ def summarize(speedups: Sequence[Interval | None]) -> Summary:
 
 
 def summarize_energy(energies: Sequence[Energy]) -> dict[str, EnergySummary]:
-    """By baseline, since ratios to different ones have no common mean. `energies`: those that were told."""
+    """Means by baseline: ratios to different baselines have no common mean."""
     names = dict.fromkeys(energy.baseline for energy in energies)
     return {name: _saving([energy for energy in energies if energy.baseline == name]) for name in names}
 

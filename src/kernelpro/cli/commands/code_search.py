@@ -13,8 +13,7 @@ from kernelpro.cli.options import JsonOptions, add_command
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSearchOptions(JsonOptions):
-    """Options of `kernelpro code-search`: at most one of query, outline, read, definition, uses, add and
-    remove."""
+    """Options of `kernelpro code-search`. At most one of the questions can be given."""
 
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="Words or identifiers, such as `tma load sm90`.")

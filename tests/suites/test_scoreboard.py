@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 from engine.verdicts import verdict
 
-from kernelpro.records import Hardware, ProbeData, Result, Status, Task, Verdict, Work
+from kernelpro.records import EnergyWindow, Hardware, ProbeData, Result, Status, Task, Verdict, Work
 from kernelpro.suites import probe
-from kernelpro.suites.scoreboard import Scoreboard, BenchConditions, make_scoreboard, markdown, problem_table, remarks
-from kernelpro.suites.results_log import LoggedResult, ResultsLog
 from kernelpro.suites.problems import Problem
+from kernelpro.suites.results_log import LoggedResult, ResultsLog
+from kernelpro.suites.scoreboard import (
+    BenchConditions,
+    Scoreboard,
+    make_scoreboard,
+    markdown,
+    problem_table,
+    remarks,
+)
 
 
 def made(*verdicts: Verdict) -> Scoreboard:
@@ -21,7 +28,8 @@ def made(*verdicts: Verdict) -> Scoreboard:
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(verdicts) + 1)]
     keys = {(1, number): [str(number)] for number in range(1, len(verdicts) + 1)}
     entries = {
-        str(number): LoggedResult(str(number), Result("", verdict=found)) for number, found in enumerate(verdicts, 1)
+        str(number): LoggedResult(str(number), Result("", verdict=found))
+        for number, found in enumerate(verdicts, 1)
     }
     return make_scoreboard("mine", "kernels", "cuda", problems, keys, entries, BenchConditions())
 
@@ -30,7 +38,10 @@ def answered(*answers: list[Result], authors: tuple[str, ...] = ()) -> Scoreboar
     """A problem for each list; `authors` names the author of each problem's kernels."""
     problems = [Problem(1, number, Task("", f"{number}_task")) for number in range(1, len(answers) + 1)]
     found = {
-        (1, n): {f"{n}/{i}": LoggedResult(f"{n}/{i}", each, author=dict(enumerate(authors, 1)).get(n, "")) for i, each in enumerate(some)}
+        (1, n): {
+            f"{n}/{i}": LoggedResult(f"{n}/{i}", each, author=dict(enumerate(authors, 1)).get(n, ""))
+            for i, each in enumerate(some)
+        }
         for n, some in enumerate(answers, 1)
     }
     entries = {key: entry for some in found.values() for key, entry in some.items()}
@@ -48,9 +59,7 @@ def answered(*answers: list[Result], authors: tuple[str, ...] = ()) -> Scoreboar
 def probe_result(scorable: bool, name: str = "H200", torch: str = "2.9") -> Result:
     hardware = Hardware(name, facts={"sm": "90", "torch": torch, "triton": "3"})
     work, reason = Work(1, 1, 1.0), "" if scorable else "random"
-    return Result(
-        "", data=ProbeData(scorable, reason, "tf32", "tf32", hardware, work, {}, {}, {}, 0.1, {})
-    )
+    return Result("", data=ProbeData(scorable, reason, "tf32", "tf32", hardware, work, {}, {}, {}, 0.1, {}))
 
 
 def test_each_row_tells_its_energy_and_against_what() -> None:
@@ -79,14 +88,14 @@ def test_means_are_told_for_each_baseline_by_itself() -> None:
 def test_what_was_not_told_is_no_column_but_a_remark() -> None:
     found = made(verdict(0.5, refused="no counter"), verdict(0.5, refused="no counter"), verdict(0.5))
     assert "J per call" not in problem_table(found)[0] and not found.energy
-    assert remarks(found)[0] == "energy not told of 1/1 task, 1/2 task: no counter"
+    assert remarks(found)[0] == "energy not measured of 1/1 task, 1/2 task: no counter"
 
 
 def test_what_a_compiler_wrote_is_called_so() -> None:
     names = ("playbook", "torch.compile", "playbook")
     found = answered(*([Result("", verdict=verdict(0.5))] for _ in names), authors=names)
     titles, lines = problem_table(found)
-    assert [line[titles.index("by")] for line in lines] == list(names) and all(
+    assert [line[titles.index("author")] for line in lines] == list(names) and all(
         len(line) == len(titles) for line in lines
     )
     assert (
@@ -103,7 +112,14 @@ def test_where_nobody_asked_nothing_is_said() -> None:
 def test_json_carries_it_without_the_windows() -> None:
     metered = verdict(0.5, 0.8)
     assert metered.energy
-    found = made(replace(metered, energy=replace(metered.energy, windows=({"side": "candidate"},))))
+    found = made(
+        replace(
+            metered,
+            energy=replace(
+                metered.energy, windows=(EnergyWindow("candidate", 0.0, 10.0, 1.0, 50, 0.02, 0.01),)
+            ),
+        )
+    )
     data = json.loads(json.dumps(found.to_json()))
     energy = data["rows"][0]["energy"]
     assert energy["ratio"]["energy"]["value"] == pytest.approx(0.4) and energy["windows"] == []
@@ -134,9 +150,7 @@ def test_a_ledger_and_a_board_from_before_energy_are_read(tmp_path: Path) -> Non
 
 def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
     """The best of a problem's samples may be the one that was lost, unless another passed."""
-    lost = Result(
-        "", verdict=Verdict("k", Status.CRASHED, "the worker died"), lost="killed by SIGKILL"
-    )
+    lost = Result("", verdict=Verdict("k", Status.CRASHED, "the worker died"), lost="killed by SIGKILL")
     wrong, passed = (Result("", verdict=v) for v in (Verdict("k", Status.WRONG, "off"), verdict(0.5)))
     found = answered([lost], [wrong, lost], [passed, lost], [wrong])
     assert [(row.problem, row.status) for row in found.rows] == [
@@ -145,7 +159,7 @@ def test_what_was_lost_is_not_judged_and_in_no_mean() -> None:
     ]
     assert (found.summary["best"].problems, found.summary["best"].correct) == (2, 1)
     lines = remarks(found)
-    assert "2 left out of all means, 2 of them because they could not be run or judged:" in lines
+    assert "2 excluded from all means, 2 of them because they could not be run or judged:" in lines
     assert "  1/1 task: not judged: killed by SIGKILL" in lines
 
 
@@ -175,7 +189,7 @@ def test_without_a_kernel_a_problem_counts_only_if_it_can_be_scored() -> None:
     assert [row.status for row in found.excluded] == ["not_scorable", "not_scorable", "not run"]
     assert [row.reason for row in found.excluded] == ["random", "random", "no such module"]
     assert found.summary["best"].problems == 3 and found.machines == ("H200, torch 2.9",)
-    assert "in all: 0 s of the device, no tokens" in remarks(found)
+    assert "total: 0 s of device time, no tokens" in remarks(found)
 
 
 def test_a_probe_says_what_it_was_measured_on() -> None:

@@ -9,29 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.judge import _print_table
+from kernelpro.cli.judge import print_table
 from kernelpro.records import Interval, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
 
 
+def judge(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelpro", "judge", str(BAD / "task.py"), *words, "--target", "cpu"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
 def test_verdicts_come_in_the_order_of_the_files() -> None:
-    files = [str(BAD / name) for name in ("good.py", "absent.py", "syntax_error.py")]
-    command = [
-        sys.executable,
-        "-m",
-        "kernelpro",
-        "judge",
-        str(BAD / "task.py"),
-        *files,
-        "--target",
-        "cpu",
-        "--quick",
-        "--json",
-    ]
-    done = subprocess.run([*command, "--baseline", "eager_fp32"], capture_output=True, text=True, timeout=300)
+    files = [str(BAD / name) for name in ("good.py", "syntax_error.py", "no_model.py")]
+    done = judge(*files, "--quick", "--json", "--no-baseline", "compile")
     assert done.returncode == 1, done.stderr
     assert [json.loads(line)["candidate"] for line in done.stdout.splitlines()] == files
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.py"], "candidate file not found: absent.py"),
+        (
+            [str(BAD / "good.py"), "--disable-tripwire", "nonsense"],
+            "unknown tripwire 'nonsense': choose from all, ",
+        ),
+    ],
+)
+def test_misuse_is_one_line_before_anything_is_judged(words: list[str], message: str) -> None:
+    done = judge(*words)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_without_a_worker_it_says_how_to_start_one(tmp_path: Path) -> None:
+    done = judge(str(BAD / "good.py"), "--pool", f"spool:{tmp_path}")
+    assert done.returncode == 3
+    assert f"1 result is outstanding; start a worker with `kernelpro worker {tmp_path}`" in done.stderr
 
 
 def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +60,7 @@ def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixtur
             faster="yes",
             floor_ms=2e-5,
         )
-        _print_table(Task("", "t"), [Verdict.from_json(passed.to_json() | {"own_share": 0.006})])
+        print_table(Task("", "t"), [Verdict.from_json(passed.to_json() | {"own_share": 0.006})])
     narrow, wide = (line.split("│") for line in capsys.readouterr().out.splitlines() if "k.py" in line)
     assert [cell.strip() for cell in narrow[3:5]] == ["0.00271", "1.021 [1.019, 1.024]"]
     assert [cell.strip() for cell in narrow[7:9]] == ["0.74 %", "0.6 %"]
@@ -54,5 +68,5 @@ def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixtur
 
 
 def test_where_nothing_was_run_no_machine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_table(Task("", "t"), [Verdict("k.py", Status.BUILD_FAILED, "k.py: no such file")])
+    print_table(Task("", "t"), [Verdict("k.py", Status.BUILD_FAILED, "k.py: no such file")])
     assert capsys.readouterr().out.splitlines()[0].strip() == "t, mode train"

@@ -13,10 +13,11 @@ pytest.importorskip("pydantic_ai")
 
 from llm.asking import unanswered
 
-from kernelpro.cli import optimize
+from kernelpro.cli.commands.optimize import ResumeOptions
+from kernelpro.cli.optimize import resume_run
 from kernelpro.engine.store import RunStore
 from kernelpro.lab import machine
-from kernelpro.records import BadInput, Limits, Role, RunConfig, Task
+from kernelpro.records import BadInput, Limits, Outcome, Role, RunConfig, Task
 
 BAD = Path(__file__).parents[1] / "bad"
 SERVER = "http://localhost:1/v1#m"
@@ -31,10 +32,12 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("more", "told"),
     [
         (("--budget", "dollars=1"), "--price m=INPUT/OUTPUT"),
-        (("--budget", "dollars=1.2.3"), "--budget dollars=1.2.3: say NAME=NUMBER"),
+        (("--budget", "dollars=1.2.3"), "--budget dollars=1.2.3: use quick, normal, max, or NAME=NUMBER"),
         (("--role", "plan:effort=huge"), "--role plan: effort huge: not one of minimal"),
         (("--price", "m=dear"), "dollars per million tokens"),
-        (("--tolerance", "5"), "--tolerance goes with --objective energy-at-speed or edp"),
+        (("--author", "playbook"), "--author playbook uses no model"),
+        (("--policy", "mtcs"), "mtcs"),
+        (("--speed-tolerance", "5"), "--speed-tolerance needs --objective energy-at-speed or edp"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
@@ -46,7 +49,7 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
         str(BAD / "task.py"),
         "--target",
         "cpu",
-        "--home",
+        "--runs-dir",
         "runs",
         "--model",
         SERVER,
@@ -66,12 +69,12 @@ def test_a_gpu_that_is_not_here_may_be_elsewhere(tmp_path: Path) -> None:
         "cuda",
         "--author",
         "playbook",
-        "--home",
+        "--runs-dir",
         "runs",
     )
     assert found.returncode == 2 and not list(tmp_path.iterdir())
     assert found.stderr.endswith(
-        "run where there is a GPU, elsewhere with --pool spool:DIR or --pool ray:\n"
+        "run where there is a GPU, or use one elsewhere with --pool spool:DIR or --pool ray:\n"
     ), found.stderr
 
 
@@ -80,8 +83,28 @@ def test_a_run_is_not_resumed_with_a_cap_that_would_not_hold(tmp_path: Path) -> 
     store = RunStore.create(tmp_path, config, "t")
     store.close()
     with pytest.raises(BadInput, match="--price m=INPUT/OUTPUT"):
-        optimize.resume("t-1", ("dollars=1",), (), None, str(tmp_path), False)
+        resume_run(ResumeOptions(run="t-1", budget=["dollars=1"], runs_dir=str(tmp_path)))
     assert RunStore.open(tmp_path, "t-1").config() == config
+
+
+def test_a_finished_run_is_not_worked_on_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for outcome, code in ((Outcome("the budget is spent", 1), 0), (Outcome("the budget is spent"), 1)):
+        store = RunStore.create(tmp_path, RunConfig(Task("class Model: ...", "t"), "cpu", "playbook"), "t")
+        store.save_outcome(outcome)
+        store.close()
+        assert resume_run(ResumeOptions(run=store.id, runs_dir=str(tmp_path))) == code
+        message = f"run {store.id} is finished (the budget is spent); to continue it, raise its budget"
+        assert message in capsys.readouterr().err
+        assert not list(RunStore.open(tmp_path, store.id).events()), "nothing was started"
+
+
+def test_resume_can_wait_from_now_on(tmp_path: Path) -> None:
+    config = RunConfig(Task("class Model: ...", "t"), "cpu", "playbook")
+    store = RunStore.create(tmp_path, config, "t")
+    store.save_outcome(Outcome("the budget is spent"))
+    store.close()
+    resume_run(ResumeOptions(run="t-1", runs_dir=str(tmp_path), wait=True))
+    assert RunStore.open(tmp_path, "t-1").config().wait
 
 
 @pytest.mark.long  # engine/test_team_run.py has a run that is resumed; this is one from another folder
@@ -89,9 +112,9 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     options = (
         "--target",
         "cpu",
-        "--baseline",
-        "eager_fp32",
-        "--no-compiler",
+        "--no-baseline",
+        "compile",
+        "--no-compile-seed",
         "--no-knowledge",
         "--budget",
         "candidates=1",
@@ -103,7 +126,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
         "design:effort=high",
         "--price",
         "m=1/2",
-        "--home",
+        "--runs-dir",
         "runs",
         "--name",
         "here",
@@ -114,7 +137,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     assert waiting.name == "here-1__step-1__design.md"
     config = RunStore.open(tmp_path / "runs", "here-1").config()
     assert (
-        "on the CPU; on a GPU: --target cuda, elsewhere with --pool spool:DIR or --pool ray:\n"
+        "target: CPU; to use a GPU: --target cuda, or use one elsewhere with --pool spool:DIR or --pool ray:\n"
         in first.stderr
     )
     assert config.models == {"code": f"inbox:{tmp_path}/questions"}
@@ -127,13 +150,10 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     assert f"(questions: {tmp_path}/questions/here-1__*.md); when they are there" in first.stderr
     waiting.with_name("here-1__step-1__design.answer.md").write_text("It is fine as it is.\n")
     again = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
-    assert (
-        again.returncode == 3
-        and "here-1 was begun before with this very command, and goes on" in again.stderr
-    )
+    assert again.returncode == 3 and "continuing run here-1 of the same command" in again.stderr
     assert (
         "the last answer was malformed" in again.stderr
-        and "measuring its baselines" not in again.stderr.split("goes on")[0]
+        and "measuring its baselines" not in again.stderr.split("continuing run")[0]
     )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["here-1"]
 
@@ -141,7 +161,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     waiting.with_name("here-1__step-1__design.answer.md").write_text(answer)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    second = kernelpro(elsewhere, "resume", "here-1", "--home", str(tmp_path / "runs"))
+    second = kernelpro(elsewhere, "resume", "here-1", "--runs-dir", str(tmp_path / "runs"))
     assert second.returncode == 0, second.stderr
     assert not list(elsewhere.iterdir()) and "step 1 (seed, by inbox:" in second.stderr
 
@@ -150,7 +170,7 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
 def test_a_task_that_is_no_good_leaves_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("import torch\n")
     found = kernelpro(
-        tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--home", "runs"
+        tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--runs-dir", "runs"
     )
     assert found.returncode == 2 and "Model" in found.stderr.splitlines()[-1]
     assert not list((tmp_path / "runs").iterdir())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.pools import Place
+from kernelpro.cli.pools import absolute_pool
 from kernelpro.engine.store import RunStore
 
 BAD = Path(__file__).parents[1] / "bad"
@@ -27,7 +27,7 @@ def test_only_a_folder_is_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "spool:/jobs",
         "spool:/home/me/jobs",
     ]
-    assert [Place(name).lasting for name in names] == whole
+    assert [absolute_pool(name) for name in names] == whole
 
 
 def test_a_run_with_a_spool_is_resumed_from_elsewhere(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_run_with_a_spool_is_resumed_from_elsewhere(tmp_path: Path) -> None:
         "playbook",
         "--pool",
         "spool:jobs",
-        "--home",
+        "--runs-dir",
         "runs",
         "--name",
         "here",
@@ -52,5 +52,5 @@ def test_a_run_with_a_spool_is_resumed_from_elsewhere(tmp_path: Path) -> None:
     assert RunStore.open(tmp_path / "runs", "here-1").config().pool == f"spool:{tmp_path}/jobs"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    second = kernelpro(elsewhere, "resume", "here-1", "--home", str(tmp_path / "runs"))
+    second = kernelpro(elsewhere, "resume", "here-1", "--runs-dir", str(tmp_path / "runs"))
     assert second.returncode == 3 and not list(elsewhere.iterdir())

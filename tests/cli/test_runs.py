@@ -10,12 +10,26 @@ from typing import Any
 import pytest
 from engine import verdicts
 
-from kernelpro.cli import runs
+from kernelpro.cli.commands.runs import RunsOptions, ShowOptions
+from kernelpro.cli.runs import delete_runs, list_runs, show_run
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
-from kernelpro.records import BadInput, Cost, Interval, Outcome, RunConfig, Status, Step, Task, Verdict
+from kernelpro.records import (
+    BadInput,
+    Cost,
+    Interval,
+    Outcome,
+    RunConfig,
+    Status,
+    Step,
+    StepDetails,
+    Task,
+    TaskFacts,
+    Verdict,
+)
 from kernelpro.records.events import RunFailed, RunPaused, RunStarted
+from kernelpro.records.jobs import Tuning, TuningPoint
 
 
 class Anything:
@@ -43,15 +57,7 @@ def verdict() -> Verdict:
 @pytest.fixture
 def run(tmp_path: Path) -> RunStore:
     store = RunStore.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "team"), "t")
-    store.save_task_facts(
-        {
-            "baselines": {"compile": 1.0},
-            "baseline_ms": 1.0,
-            "floor_ms": 0.1,
-            "seeds": [],
-            "no_seeds": "no luck",
-        }
-    )
+    store.save_task_facts(TaskFacts({"compile": 1.0}, 0.1, "fp32", seed_errors="no luck"))
     compiled = store.save_source("# by the compiler\na = 1\n")
     better = store.save_source("# by a model\na = 2\n")
     store.save_step(
@@ -59,10 +65,8 @@ def run(tmp_path: Path) -> RunStore:
             1, 0, "seed", "settled", compiled, compiled, "as it is", author="torch.compile", verdict=verdict()
         )
     )
-    details = {
-        "advice": "narrow_access",
-        "tuned": {"point": {"BLOCK": 64}, "why": "fastest", "tried": [1, 2]},
-    }
+    points = tuple(TuningPoint({"BLOCK": block}, Status.PASSED, 0.5, "quick") for block in (32, 64))
+    details = StepDetails(diagnostic="narrow_access", tuning=Tuning({"BLOCK": 64}, "fastest", points))
     told = {
         "plan": "wider loads",
         "author": "m",
@@ -78,7 +82,9 @@ def run(tmp_path: Path) -> RunStore:
         exchange.add("user", prompt)
         exchange.add("assistant", answer)
         Transcripts(store.folder / FILE, "1-abc").append("m", question, exchange)
-    failed = Exchange(messages=[{"role": "user", "text": "x"}], dollars=Decimal("0.02"), tokens_in=300, calls=2)
+    failed = Exchange(
+        messages=[{"role": "user", "text": "x"}], dollars=Decimal("0.02"), tokens_in=300, calls=2
+    )
     asked: Question[Any] = Question("step-2/code", "code", "be terse", "write", Anything())  # type: ignore[arg-type]
     Transcripts(store.folder / FILE, "1-abc").append(
         "m", asked, failed, ModelError("it was malformed 3 times")
@@ -87,15 +93,19 @@ def run(tmp_path: Path) -> RunStore:
     return store
 
 
-def test_a_step_is_shown_with_its_prompts_and_answers(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runs.show(run.id, 2, None, str(run.folder.parent), False) == 0
+def test_a_step_is_shown_with_its_prompts_and_answers(
+    run: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        show_run(ShowOptions(run=run.id, step=2, plot=None, runs_dir=str(run.folder.parent), json=False)) == 0
+    )
     shown = capsys.readouterr().out
     for part in (
         "improve of step 1, by m",
         "wider loads",
         "narrow_access",
         "BLOCK=64 after 2",
-        "0.0300 dollars",
+        "$0.030",
         "1.00e-07",
     ):
         assert part in shown
@@ -111,25 +121,25 @@ def test_a_step_is_shown_with_its_prompts_and_answers(run: RunStore, capsys: pyt
 def test_what_each_role_cost_is_shown_with_what_failed(
     run: RunStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs.show(run.id, None, None, str(run.folder.parent), False)
+    show_run(ShowOptions(run=run.id, step=None, plot=None, runs_dir=str(run.folder.parent), json=False))
     shown = [line.strip("│ ").split("│") for line in capsys.readouterr().out.splitlines()]
     rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in shown}
     assert rows["plan"] == ["2", "200", "40", "0.0200"] and rows["code"] == ["2", "300", "0", "0.0200"]
-    assert rows["in all"] == ["4", "500", "40", "0.0400"] and "prompts: 1-abc" in rows
+    assert rows["total"] == ["4", "500", "40", "0.0400"] and "prompts: 1-abc" in rows
 
 
 def test_what_the_compiler_wrote_is_called_so(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.show(run.id, None, None, str(run.folder.parent), False)
+    show_run(ShowOptions(run=run.id, step=None, plot=None, runs_dir=str(run.folder.parent), json=False))
     tree = capsys.readouterr().out
     assert "1 seed by torch.compile" in tree and "note: a note" in tree and "note: no luck" in tree
-    runs.show(run.id, 1, None, str(run.folder.parent), False)
+    show_run(ShowOptions(run=run.id, step=1, plot=None, runs_dir=str(run.folder.parent), json=False))
     assert "seed by torch.compile" in capsys.readouterr().out
 
 
 def test_json_holds_the_exchanges_as_well(run: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.show(run.id, 2, None, str(run.folder.parent), True)
+    show_run(ShowOptions(run=run.id, step=2, plot=None, runs_dir=str(run.folder.parent), json=True))
     record = json.loads(capsys.readouterr().out)
-    assert [message["text"] for message in record["asked"][0]["messages"]] == [
+    assert [message["text"] for message in record["exchanges"][0]["messages"]] == [
         "be terse",
         "make it wider",
         "a = 2",
@@ -145,11 +155,11 @@ def test_speed_against_energy_is_drawn_before_a_run_has_ended(
 
     def plot(found: Verdict) -> None:
         store.save_step(Step(1, 0, "seed", "settled", verdict=found))
-        runs.show(store.id, None, str(picture), str(tmp_path), False)
+        show_run(ShowOptions(run=store.id, step=None, plot=str(picture), runs_dir=str(tmp_path), json=False))
 
-    with pytest.raises(BadInput, match="has no energies; they are measured with --objective"):
+    with pytest.raises(BadInput, match="has no energy measurements; --objective"):
         plot(verdict())
-    with pytest.raises(BadInput, match="has no energies: no counter"):
+    with pytest.raises(BadInput, match="has no energy measurements: no counter"):
         plot(verdicts.verdict(0.5, refused="no counter"))
     plot(verdicts.verdict(0.5, 0.8))
     assert "step 1" in picture.read_text() and "unfinished" in capsys.readouterr().out
@@ -167,7 +177,7 @@ def test_runs_are_told_apart_by_how_they_are(tmp_path: Path, capsys: pytest.Capt
     ended.save_outcome(Outcome("spent"))
     busy.lock()
     busy.save_outcome(Outcome("spent, but more is wanted"))
-    assert runs.runs(str(tmp_path), json_lines=True) == 0
+    assert list_runs(RunsOptions(runs_dir=str(tmp_path), json=True)) == 0
     told = {line["run"]: line["state"] for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert [told[f"t-{n}"] for n in range(1, 7)] == [
         "stopped",
@@ -187,11 +197,21 @@ def test_a_run_is_deleted_unless_somebody_works_on_it(
         RunStore.create(tmp_path, config, "t").close()
     busy = RunStore.open(tmp_path, "t-2")
     busy.lock()
-    with pytest.raises(BadInput, match="run t-2 is being worked on by another process"):
-        runs.delete(["t-1", "t-2", "t-3"], str(tmp_path))
+    with pytest.raises(BadInput, match="run t-2 is in use by another process"):
+        delete_runs(RunsOptions(delete=["t-1", "t-2", "t-3"], runs_dir=str(tmp_path)))
     assert capsys.readouterr().err == "deleted: t-1\n" and {path.name for path in tmp_path.iterdir()} == {
         "t-2",
         "t-3",
     }
     with pytest.raises(BadInput, match="no run is called t-1"):
-        runs.delete(["t-1"], str(tmp_path))
+        delete_runs(RunsOptions(delete=["t-1"], runs_dir=str(tmp_path)))
+
+
+def test_a_run_stopped_before_its_task_was_measured_has_no_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = RunStore.create(tmp_path, RunConfig(Task("pass", "t"), "cpu", "playbook"), "t")
+    show_run(ShowOptions(run=store.id, runs_dir=str(tmp_path)))
+    shown = capsys.readouterr().out
+    assert "t-1: reference, not measured yet" in shown and "0.0000" not in shown
+    assert f"unfinished; continue with: kernelpro resume t-1 --runs-dir {tmp_path}" in " ".join(shown.split())
