@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.pools.notebook import needed, sliced
+from kernelpro.pools.notebook_source import required_statements, join_statements
 
 CELLS = [
     "import torch, sys\nfrom torch import nn\n%precision 3",
@@ -86,7 +86,7 @@ def in_ipython(cells: list[str], folder: Path) -> str:
 
 
 def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
-    source = sliced(needed(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"]))
+    source = join_statements(required_statements(["import torch\nfrom torch import nn", *CELLS[1:]], ["Net"]))
     space: dict[str, object] = {}
     exec(source, space)
     assert {name for name in space if not name.startswith("__")} == {
@@ -102,14 +102,14 @@ def test_a_class_brings_what_it_needs_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["net.inner", "nobody", "torch.nn"])
 def test_what_no_cell_defines_is_not_there(name: str) -> None:
-    assert needed(CELLS, ["Net", name]) == []
+    assert required_statements(CELLS, ["Net", name]) == []
 
 
 def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
     optional = "try:\n    import nowhere as fast\nexcept ImportError:\n    fast = None"
     cells = ["from math import *", optional, "def f(x):\n    return fast or sqrt(x)"]
     space: dict[str, object] = {}
-    exec(sliced(needed(cells, ["f"])), space)
+    exec(join_statements(required_statements(cells, ["f"])), space)
     assert eval("f(4.0)", space) == 2.0
 
 
@@ -131,16 +131,16 @@ def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
     [
         (
             "class Net(nn.Module): pass",
-            "cannot be taken to a worker: Can't pickle",
+            "cannot be pickled for a worker: Can't pickle",
         ),  # net is of the class before
-        ("net.last = lambda x: x", "cannot be taken to a worker: Can't"),
+        ("net.last = lambda x: x", "cannot be pickled for a worker: Can't"),
         (
             "log = open('log', 'w')\ndef kept(x):\n    log.write('x')\n    return x\nnet = kept",
-            "log (TextIOWrapper) is needed and cannot be",
+            "log (TextIOWrapper) is referenced and cannot be",
         ),
         (
             "def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()",
-            "no name of its own at the top level",
+            "is not defined at the top level",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_one_file_and_torch_are_enough(tmp_path: Path) -> None:
     asking = SpoolPool(tmp_path / "spool", wait=False)
     for job in (building(1), judging("2", "right"), judging("3", "wrong")):
         asking.submit(job)
-    command = [python, str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once", "--seconds", "600"]
+    command = [python, str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once", "--time-limit", "600"]
     done = subprocess.run(command, env=there, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0 and "3 jobs done, 0 left" in done.stderr, done.stderr
     assert isinstance(built := asking.run(building(1)).data, BuildData) and not built.failure
@@ -70,10 +70,10 @@ def test_a_slot_that_is_too_short_is_not_begun_and_bad_names_are_told(tmp_path: 
     command = [sys.executable, str(tmp_path / "worker.pyz")]
     SpoolPool(tmp_path / "spool", wait=False).submit(building(1))
     done = subprocess.run(
-        [*command, str(tmp_path / "spool"), "--seconds", "2"], capture_output=True, text=True
+        [*command, str(tmp_path / "spool"), "--time-limit", "2"], capture_output=True, text=True
     )
     assert done.returncode == 0 and "0 jobs done, 1 left" in done.stderr
-    assert "--seconds 2 is too short to begin: a first job may take 90 s; give 120 or more" in done.stderr
+    assert "--time-limit 2 is too short: the first job may take 90 s; use 120 or more" in done.stderr
     done = subprocess.run([*command, str(tmp_path / "nowhere")], capture_output=True, text=True)
     assert (
         done.returncode == 2

@@ -42,7 +42,7 @@ class Spooling:
         return posted
 
     def finish(self, posted: JobEntry, **found: object) -> bool:
-        result = Result(posted.job.id, **(found or {"data": {"n": 1}}))  # type: ignore[arg-type]
+        result = Result(posted.job.id, **(found or {"data": BuildData(reason="1")}))  # type: ignore[arg-type]
         return self.folder.add_result(result_entry(posted, result, "me", "a processor", 1.0))
 
     def age(self, path: Path, seconds: float = 100.0) -> None:
@@ -68,7 +68,7 @@ def test_the_same_question_has_the_same_key_whoever_asks() -> None:
     ]
     assert len({job_entry(asked).key, job_entry(asked, "H200").key, *(job_entry(job).key for job in others)}) == 5
     earlier = json.loads(job_entry(asked).dumps())
-    del earlier["job"]["options"]["energy_against"], earlier["job"]["tune"]
+    del earlier["job"]["options"]["energy_baseline"], earlier["job"]["tune_points"]
     assert parse_entry(json.dumps(earlier)), "posted by a version that had fewer options"
 
 
@@ -258,7 +258,7 @@ def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spoolin
     assert (
         "truncated" in spool.heard[0]
         and not path.exists()
-        and len(list((spool.path / "aside").iterdir())) == 1
+        and len(list((spool.path / "quarantine").iterdir())) == 1
     )
 
 
@@ -266,7 +266,7 @@ def test_a_changed_result_is_no_result(spool: Spooling) -> None:
     posted = spool.post(building(1))
     spool.finish(posted, data=BuildData(reason="12"))
     path = spool.path / "results" / f"{posted.key}.json"
-    path.write_text(path.read_text().replace('"n":12', '"n":13'))
+    path.write_text(path.read_text().replace('"reason":"12"', '"reason":"13"'))
     spool.age(path)
     assert spool.folder.result(posted.key) is None and "checksum" in spool.heard[0]
 
@@ -284,15 +284,15 @@ def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spo
     assert (
         "truncated" in spool.heard[0]
         and not path.exists()
-        and len(list((spool.path / "aside").iterdir())) == 1
+        and len(list((spool.path / "quarantine").iterdir())) == 1
     )
     cut()
     SpoolPool(spool.path, wait=False, warn=spool.heard.append).submit(building(1))
-    assert "is written anew: it is truncated" in spool.heard[1] and SpoolFolder(spool.path).open_jobs() == [posted]
+    assert "was replaced: it is truncated" in spool.heard[1] and SpoolFolder(spool.path).open_jobs() == [posted]
 
 
 def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelpro.pools.spool.pool._TIDY_EVERY", 1)
+    monkeypatch.setattr("kernelpro.pools.spool.pool._REPAIR_EVERY", 1)
     with SpoolPool(spool.path) as asking:
         waiting = asking.submit(building(1))
         spool.folder.quarantine(spool.path / "jobs" / f"{job_entry(building(1)).key}.json", "it was damaged")
@@ -305,7 +305,7 @@ def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.Mon
 def test_a_folder_that_is_gone_for_good_is_one_clear_line(
     spool: Spooling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelpro.pools.spool.pool._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("kernelpro.pools.spool.pool._UNREACHABLE_SECONDS", 0.0)
     with SpoolPool(spool.path, warn=spool.heard.append) as asking:
         waiting = asking.submit(building(1))
         spool.path.rename(spool.path.with_name("elsewhere"))
@@ -371,7 +371,7 @@ def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: 
     other = Spooling(tmp_path / "other")
     other.finish(other.post(building(1)))
     merged = transfer.merge(spool.folder, other.path / "results")
-    assert merged.results == 0 and "never asked for here" in merged.errors[0]
+    assert merged.results == 0 and "that this spool does not have" in merged.errors[0]
 
 
 def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: Path) -> None:
@@ -387,5 +387,5 @@ def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: 
 
 @pytest.mark.parametrize("spec", ["spool:", "nowhere", "local:0", "local:many", ""])
 def test_a_pool_that_is_none_is_one_clear_line(spec: str) -> None:
-    with pytest.raises(BadInput, match=f"--pool {spec}: not a pool; there are local"):
+    with pytest.raises(BadInput, match=f"--pool {spec}: unknown pool; use local"):
         create_pool(spec)

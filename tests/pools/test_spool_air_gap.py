@@ -49,9 +49,9 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
     options = (
         "--target",
         "cpu",
-        "--baseline",
-        "eager_fp32",
-        "--no-compiler",
+        "--no-baseline",
+        "compile",
+        "--no-compile-seed",
         "--no-knowledge",
         "--budget",
         "candidates=1",
@@ -67,7 +67,7 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
         "--name",
         "gap",
     )
-    run = kernelpro(here, *begin, "--home", "runs")
+    run = kernelpro(here, *begin, "--runs-dir", "runs")
     carried = answered = 0
     while run.returncode == 3:
         assert "outstanding" in run.stdout + run.stderr
@@ -76,15 +76,15 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
             question.with_suffix(".answer.md").write_text(answer)
         assert moved or waiting, "something comes of every round"
         carried, answered = carried + moved, answered + len(waiting)
-        run = kernelpro(here, "resume", "gap-1", "--home", "runs")
+        run = kernelpro(here, "resume", "gap-1", "--runs-dir", "runs")
     assert run.returncode == 0, run.stderr
     assert carried >= 3 and answered == 1, "the ground, the candidate, the finalist; one kernel"
     assert _profiled(here) is None and carry() == 1, "the winner's profile takes one more trip"
-    assert kernelpro(here, "resume", "gap-1", "--home", "runs").returncode == 0
+    assert kernelpro(here, "resume", "gap-1", "--runs-dir", "runs").returncode == 0
     assert _profiled(here)
 
 
 def _profiled(here: Path) -> object:
-    told = kernelpro(here, "report", "gap-1", "--home", "runs", "--format", "json", "--out", "report.json")
+    told = kernelpro(here, "report", "gap-1", "--runs-dir", "runs", "--format", "json", "--out", "report.json")
     assert told.returncode == 0, told.stderr
     return json.loads((here / "report.json").read_text())["winner"]["diagnosis"]

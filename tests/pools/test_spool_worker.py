@@ -43,9 +43,9 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     def carry() -> tuple[int, str]:
         for job in hopes:
             asking.submit(job)
-        spool.pack(str(here), str(file))
+        spool.pack_jobs(str(here), str(file))
         found = said_by(stand_in(file, "--once"))
-        spool.merge(str(here), [str(results)])
+        spool.merge_results(str(here), [str(results)])
         return found
 
     code, said = carry()
@@ -62,7 +62,7 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     shutil.rmtree(tmp_path / "jobs.spool")
     assert "0 jobs done, 0 left" in said_by(stand_in(file, "--once"))[1] and results.read_text() == whole
     capsys.readouterr()
-    spool.pack(str(here), str(file))
+    spool.pack_jobs(str(here), str(file))
     assert capsys.readouterr().out == f"nothing is open in {here}: {file} is empty\n"
 
 
@@ -86,9 +86,9 @@ def test_what_is_no_spool_is_left_as_it_is(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "thesis.tex").touch()
     code, said = said_by(stand_in(notes))
-    assert code == 2 and said.count("\n") == 1 and "holds no job" in said
+    assert code == 2 and said.count("\n") == 1 and "has no jobs" in said
     code, said = said_by(stand_in(folder))
-    assert code == 2 and said.count("\n") == 1 and "is no spool" in said
+    assert code == 2 and said.count("\n") == 1 and "is not a spool" in said
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "notes.txt", "thesis.tex"]
 
 
@@ -99,7 +99,7 @@ def test_a_python_without_torch_takes_nothing(tmp_path: Path) -> None:
     code, said = said_by(subprocess.Popen(bare, stderr=subprocess.PIPE, text=True))
     assert code == 2 and said.count("\n") == 1 and "has no torch: install it there" in said
     assert len(SpoolFolder(tmp_path / "spool").open_jobs()) == 1 and not list(
-        (tmp_path / "spool" / "aside").iterdir()
+        (tmp_path / "spool" / "quarantine").iterdir()
     )
 
 
@@ -134,7 +134,7 @@ def test_only_the_job_that_was_begun_counts_a_killed_worker(tmp_path: Path) -> N
 def test_a_folder_that_comes_back_is_used_and_one_that_does_not_ends_the_worker(tmp_path: Path) -> None:
     spool, away = tmp_path / "spool", tmp_path / "away"
     with SpoolPool(spool) as asking:
-        process = stand_in(spool, "--lease", "1")
+        process = stand_in(spool, "--lease-timeout", "1")
         assert asking.submit(wish("work")).result(60).data == BuildData(reason="work")
     spool.rename(away)
     assert process.stderr
@@ -145,7 +145,7 @@ def test_a_folder_that_comes_back_is_used_and_one_that_does_not_ends_the_worker(
         assert asking.submit(wish("more work")).result(60).data == BuildData(reason="more work")
     shutil.rmtree(spool)
     code, said = said_by(process)
-    assert code == 1 and said.count("trying again") == 1 and "gives up: the spool could not be used" in said
+    assert code == 1 and said.count("retrying") == 1 and "stops: the spool was unusable" in said
 
 
 def test_a_sick_device_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,9 +153,9 @@ def test_a_sick_device_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     asking.submit(wish("break the device"))
     code, said = said_by(stand_in(tmp_path, "--once"))
     assert code == 1 and "failed its health check" in said
-    spool.status(str(tmp_path), False)
-    assert "works no more on" in (told := capsys.readouterr().out) and "it failed its health check" in told
+    spool.show_status(str(tmp_path), False)
+    assert "stopped using" in (told := capsys.readouterr().out) and "it failed its health check" in told
     assert said_by(stand_in(tmp_path, "--once"))[0] == 0, "mended"
-    spool.status(str(tmp_path), True)
-    assert json.loads(capsys.readouterr().out)["sick"] == {}
+    spool.show_status(str(tmp_path), True)
+    assert json.loads(capsys.readouterr().out)["failed_devices"] == {}
     assert asking.run(wish("break the device")).lost

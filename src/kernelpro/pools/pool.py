@@ -23,13 +23,16 @@ class Pool(Protocol):
     """What every pool guarantees.
 
     Each submitted job gets exactly one result, which carries the id of the job. Workers that die or hang are
-    replaced, and their jobs run again; a job that kills several workers gets a result that says how they died.
-    All jobs of one task are timed on one kind of hardware, one at a time on each device. Workers build the
-    candidates of jobs that they were sent while another job is timed.
+    replaced, and their jobs run again; a job that kills several workers gets a result that says how they
+    died. All jobs of one task are timed on one kind of hardware, one at a time on each device. Workers build
+    the candidates of jobs that they were sent while another job is timed.
     """
 
     def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
-        """Queue a job. The future raises `ResultPending` if the pool does not wait for a result from outside."""
+        """Queue a job.
+
+        The future raises `ResultPending` if the pool does not wait for a result from outside.
+        """
         ...
 
     def run(self, job: Job, progress: ProgressCallback = ignore_progress) -> Result:

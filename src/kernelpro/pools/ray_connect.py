@@ -13,8 +13,8 @@ from kernelpro.records import BadInput
 _INSTALL = "pip install -e '.[ray]' in KernelPro's clone"
 _CONNECT_SECONDS = 5.0
 _HTTP2_PREFACE, _SETTINGS_FRAME = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0"
-"""The start of an HTTP/2 connection: the client's preface, and an empty SETTINGS frame (3 bytes of length, then
-its type)."""
+"""The start of an HTTP/2 connection: the client's preface, and an empty SETTINGS frame (3 bytes of length,
+then its type)."""
 
 
 def import_ray() -> Any:
@@ -66,7 +66,10 @@ def check_address(option: str, address: str) -> None:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Ray speaks gRPC, which is HTTP/2: a server starts with its settings. Behind TLS this cannot be checked."""
+    """Ray speaks gRPC, which is HTTP/2: a server starts with its settings.
+
+    Behind TLS this cannot be checked.
+    """
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return True
     try:

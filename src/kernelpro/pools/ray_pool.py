@@ -1,14 +1,14 @@
 """`ray:` and `ray://HOST:PORT`: actors on a Ray cluster, one for each GPU or CPU that the cluster gives us.
 
-1. The pool requests as many actors as the queue is worth: one for each task, and one more for every few jobs of
-   it. Requests that the cluster cannot fulfil stay pending, which is what its autoscaler looks at. An actor
-   that is not needed for a minute is stopped.
+1. The pool requests as many actors as the queue is worth: one for each task, and one more for every few jobs
+   of it. Requests that the cluster cannot fulfil stay pending, which is what its autoscaler looks at. An
+   actor that is not needed for a minute is stopped.
 2. An actor is a local pool on its node, with the hardware that Ray assigned to it; the code travels with the
    job. So the judge guarantees the same as on this machine.
 3. Actors get jobs as workers of a local pool do (scheduler.py).
-4. An actor that dies, alone or with its node, that sends no heartbeat, or whose result Ray lost is replaced; its
-   jobs are run by others. An actor whose GPU fails its health check is kept without work, so that Ray gives
-   that GPU to no one else.
+4. An actor that dies, alone or with its node, that sends no heartbeat, or whose result Ray lost is replaced;
+   its jobs are run by others. An actor whose GPU fails its health check is kept without work, so that Ray
+   gives that GPU to no one else.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class RayPool(Pool):
         failed = sum(actor.failed for actor in actors)
         waited = self._now() - self._last_failure > LONG_WAIT_SECONDS
         if failed and waited and failed >= self._ray.cluster_resources().get("GPU", 0):
-            return f"--pool ray: all GPUs of the cluster ({failed}) failed their health checks; restart their machines"
+            return f"--pool ray: all GPUs of the cluster ({failed}) failed their health checks; restart them"
         return ""
 
     def _needs_gpu(self, target: str | None) -> bool:
@@ -362,7 +362,10 @@ class RayPool(Pool):
         pending.finish(lost_result(pending.job, f"the worker failed: {str(error).splitlines()[-1]}"))
 
     def _replace(self, actor: ActorState, lost_call: Any = None) -> None:
-        """Stop an actor and queue its jobs again. The job it was running, or whose result was lost, used an attempt."""
+        """Stop an actor and queue its jobs again.
+
+        The job it was running, or whose result was lost, used an attempt.
+        """
         with self._lock:
             unfinished = []
             for call, pending in sorted(actor.sent.items(), key=lambda item: item[0] != lost_call):

@@ -1,8 +1,8 @@
 """Which queued job goes to which worker: one policy for all pools.
 
 1. A worker prefers jobs of the task that it has warm: loaded, with its baselines calibrated.
-2. A worker warms another task if no worker has it, or if each worker that has it is so far behind that warming
-   it once more pays. Tasks that no worker has come first.
+2. A worker warms another task if no worker has it, or if each worker that has it is so far behind that
+   warming it once more pays. Tasks that no worker has come first.
 3. A busy worker takes a job of another task only to build its candidate ahead of time.
 4. A task's turn on a worker ends after a number of jobs while another task waits that no worker has. Its next
    turn is twice as long, so that a large task is warmed a few times, not again and again.
@@ -199,11 +199,10 @@ class Scheduler(Generic[W]):
         clock: Callable[[], float] = time.monotonic,
     ):
         """
-        max_sent: jobs that a worker has at once.
-        first_turn: jobs of a task in a row, while another task waits that no worker has.
-        warm_cost: warming a task takes as long as judging this many candidates.
-        build_ahead: whether busy workers take jobs of other tasks to build them; not where more workers may start.
-        accepts: whether a worker runs jobs for a target.
+        max_sent: jobs that a worker has at once. first_turn: jobs of a task in a row, while another task
+        waits that no worker has. warm_cost: warming a task takes as long as judging this many candidates.
+        build_ahead: whether busy workers take jobs of other tasks to build them; not where more workers may
+        start. accepts: whether a worker runs jobs for a target.
         """
         self.queue = JobQueue()
         self._runs = RunTracker()
@@ -268,7 +267,8 @@ class Scheduler(Generic[W]):
             free = [worker for worker in served if len(worker.sent) < self._max_sent]
 
     def _begin_turn(self, worker: W, pending: PendingJob, counts: _Counts) -> None:
-        """Record that a job goes to a worker; a task that has to yield with jobs queued gets a longer turn next."""
+        """Record that a job goes to a worker; a task that has to yield with jobs queued gets a longer turn
+        next."""
         counts.jobs[pending.task] += 1
         if pending.task and pending.task != worker.task:
             if any(head.task == worker.task for head in self.queue.heads()):

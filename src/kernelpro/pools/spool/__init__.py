@@ -1,5 +1,5 @@
-"""The spool: jobs are files, results are files, and whoever sees the folder, or a copy of it, may work.
+"""The spool: jobs and results are files, and any worker that sees the folder, or a copy of it, can run them.
 
-`pool.py` asks, `worker.py` works, `folder.py` is what both know: names, leases, and who may take what. `transfer.py`
-carries jobs and results as one file each way.
+`pool.py` submits jobs, `worker.py` runs them, `folder.py` is what both share: file names, leases, and which
+worker may take which job. `transfer.py` carries jobs and results as one file each way.
 """

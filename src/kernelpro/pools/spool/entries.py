@@ -1,4 +1,4 @@
-"""What is in a spool's files: one line of JSON each, so that many of them are simply lines of one file."""
+"""The content of a spool's files: one line of JSON each, so that many of them fit into one file of lines."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from kernelpro.records import Job, Record, Result, digest
 
 
 class DamagedEntry(Exception):
-    """This is no entry of a spool; the message says why."""
+    """The text is not an entry of a spool; the message says why."""
 
 
 @dataclass(frozen=True)
 class JobEntry(Record):
-    """A job, complete in itself. Its key is a hash of what it asks for, whoever asks."""
+    """A job. Its key is a hash of its content, so that equal jobs of several callers are one entry."""
 
     key: str
     gpu_name: str
-    """Only hardware whose name contains this takes it."""
+    """Only workers whose hardware name contains this run it."""
     job: Job
     type: str = "job"
 
     @property
     def group(self) -> str:
-        """Jobs of one group are timed on one kind of hardware; empty where nothing is timed."""
+        """Jobs of one group are timed on one kind of hardware; empty if nothing is timed."""
         return digest(self.job.task.id, self.job.target or "", self.gpu_name) if self.job.task else ""
 
     @property
     def description(self) -> str:
-        """For people."""
+        """The job in a few words, for messages."""
         parts = [
             self.job.kind,
             self.job.task.name if self.job.task else "",
@@ -42,7 +42,7 @@ class JobEntry(Record):
 
 @dataclass(frozen=True)
 class ResultEntry(Record):
-    """A result, and who found it."""
+    """A result, and which worker on which hardware produced it."""
 
     key: str
     result: Result
@@ -54,20 +54,21 @@ class ResultEntry(Record):
 
 
 def job_entry(job: Job, gpu_name: str = "") -> JobEntry:
-    """The same question has the same key: names and ids are the asker's own affair."""
-    question = replace(
-        job, id="", task=None, candidate=None, sanitize=False
-    )  # the verdict is the same without the last
+    """The entry of a job. Ids and names do not change its key."""
+    question = replace(job, id="", task=None, candidate=None, sanitize=False)  # sanitizing changes no verdict
     content = (job.task and job.task.id, job.candidate and job.candidate.id)
-    return JobEntry(digest("job", question.nondefault_json(), *(part or "" for part in content), gpu_name), gpu_name, job)
+    return JobEntry(
+        digest("job", question.nondefault_json(), *(part or "" for part in content), gpu_name), gpu_name, job
+    )
 
 
 def result_entry(entry: JobEntry, result: Result, worker: str, hardware: str, seconds: float) -> ResultEntry:
+    """The entry of a result, with its checksum."""
     return ResultEntry(entry.key, result, worker, hardware, _checksum(result.to_json()), seconds=seconds)
 
 
 def result_for(result: Result, job: Job) -> Result:
-    """The result as this asker named things."""
+    """The result with this caller's names of job, candidate and task."""
     verdict = result.verdict
     if verdict and job.candidate and job.task:
         verdict = replace(verdict, candidate=job.candidate.name, task=job.task.name)
@@ -75,34 +76,35 @@ def result_for(result: Result, job: Job) -> Result:
 
 
 def failure_reason(result: Result) -> str:
-    """Why this is no result to keep: an error, or a job that nobody lived to answer. Empty for all others."""
+    """Why a result should not be reused: an error, or a job that no worker finished. Empty for all others."""
     if result.error is not None:
-        return result.error or "an error without words"
+        return result.error or "an error without a message"
     return result.lost
 
 
 def to_line(entry: JobEntry | ResultEntry) -> str:
+    """The entry as one line of JSON."""
     return entry.dumps() + "\n"
 
 
 def parse_entry(text: str) -> JobEntry | ResultEntry:
-    """Raises Damaged for whatever is not complete and as it was written."""
+    """Parse a line; raises DamagedEntry unless it is complete and unchanged."""
     try:
         data = json.loads(text)
     except ValueError:
-        raise DamagedEntry("it is truncated, or no JSON") from None
+        raise DamagedEntry("it is truncated or not JSON") from None
     try:
         if data["type"] == "job":
             entry = JobEntry.from_json(data)
             if job_entry(entry.job, entry.gpu_name).key != entry.key:
-                raise DamagedEntry("its content is not what its key says")
+                raise DamagedEntry("its content does not match its key")
             return entry
         if data["type"] == "result":
-            if _checksum(data["result"]) != data["check"]:
-                raise DamagedEntry("its content is not what its checksum says")
+            if _checksum(data["result"]) != data["checksum"]:
+                raise DamagedEntry("its content does not match its checksum")
             return ResultEntry.from_json(data)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise DamagedEntry(f"it lacks what an entry has ({type(error).__name__}: {error})") from None
+        raise DamagedEntry(f"a field is missing or wrong ({type(error).__name__}: {error})") from None
     raise DamagedEntry("it is neither a job nor a result")
 
 

@@ -1,17 +1,17 @@
-"""The folder of a spool. Files appear whole or not at all; nobody needs a lock.
+"""The folder of a spool. Files are created atomically, so no locks are needed.
 
-    DIR/jobs/KEY.json       a job
-    DIR/results/KEY.json    its result: the first one stands
-    DIR/leases/KEY.N        the Nth time it was taken; the file's time of change is its last sign of life
-    DIR/hardware/GROUP      what the jobs of a task are timed on: the hardware on which the first was begun
-    DIR/workers/NAME.json   who is there to work
-    DIR/workers/PLACE.sick  a device that failed its health check, until somebody works on it again
-    DIR/aside/              files that could not be used, kept for people to look at
+    DIR/jobs/KEY.json          a job
+    DIR/results/KEY.json       its result; the first one counts
+    DIR/leases/KEY.N           the Nth lease of the job; the modification time is its last heartbeat
+    DIR/hardware/GROUP         the hardware that the jobs of a task are timed on: where the first one started
+    DIR/workers/NAME.json      a live worker
+    DIR/workers/DEVICE.failed  a device that failed its health check, until a worker uses it again
+    DIR/quarantine/            unusable files, kept for inspection
 
-A job is taken by creating its next lease, which only one can. A lease that has not been renewed for as long as it says has
-ended: the next attempt may begin. Workers take jobs ahead of time, so that only those that were begun count as attempts. A
-holder that wakes up later does no harm, since the second result is dropped. Ages are told by the file system's own clock,
-whatever the machines' clocks say.
+A worker takes a job by creating its next lease, which only one worker can. A lease expires when it has not
+been renewed for its timeout; then another worker may take the job. Workers lease jobs ahead of time, so only
+started jobs count as attempts. A holder that wakes up after its lease expired does no harm: the second result
+is dropped. Ages are measured with the file system's clock, because the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -30,41 +30,53 @@ from typing import TypeVar
 
 from kernelpro.lab.machine import Device
 from kernelpro.pools.pool import lost_result
-from kernelpro.pools.spool.entries import ResultEntry, DamagedEntry, JobEntry, result_entry, failure_reason, to_line, parse_entry
+from kernelpro.pools.spool.entries import (
+    DamagedEntry,
+    JobEntry,
+    ResultEntry,
+    failure_reason,
+    parse_entry,
+    result_entry,
+    to_line,
+)
 from kernelpro.records import BadInput, Record
 
 _Entry = TypeVar("_Kind", JobEntry, ResultEntry)
 MAX_ATTEMPTS = 5
-"""A worker outlives what it runs; so these were machines that failed, or one job that brings them down."""
-_SUBFOLDERS = ("jobs", "results", "leases", "hardware", "workers", "aside")
+"""A worker outlives what it runs; so these were machines that failed, or a job that brings machines down."""
+_SUBFOLDERS = ("jobs", "results", "leases", "hardware", "workers", "quarantine")
 _SETTLE_SECONDS = 2.0
-"""Seconds after which a damaged file is taken for complete, and not for one that is being copied."""
+"""A damaged file that has not changed for this long is not being copied any more."""
 
 
 class SpoolWriteError(BadInput, OSError):
-    """One clear line for whoever asks; for whoever works, a trouble of the file system that may pass."""
+    """A file cannot be written. Callers get one clear line; workers retry, as for any OSError."""
 
 
 @dataclass(frozen=True)
 class LeaseHolder(Record):
-    """What a lease says."""
+    """The content of a lease, and of a worker's registration."""
 
     worker: str
     hardware: str
     timeout: float
-    """How long it holds without a sign of life."""
+    """Seconds after the last heartbeat until it expires."""
     stage: str = ""
-    """What is being done; empty as long as it was not begun."""
+    """What the worker is doing; empty until the job starts."""
 
 
 @dataclass(frozen=True)
 class Lease:
+    """The right to run a job."""
+
     entry: JobEntry
     path: Path
     holder: LeaseHolder
 
 
 class SpoolFolder:
+    """The files of a spool, for callers and workers."""
+
     def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None):
         self.path, self._warn = path, warn
         self._count = itertools.count()
@@ -72,15 +84,15 @@ class SpoolFolder:
         self._valid_results: set[str] = set()
         """Keys whose results have been read and found complete."""
         try:
-            for room in _SUBFOLDERS:
-                (path / room).mkdir(parents=True, exist_ok=True)
+            for name in _SUBFOLDERS:
+                (path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(f"spool:{path} cannot be used: {error.strerror}") from None
 
     # --- jobs and results ------------------------------------------------------------------------------
 
     def add_job(self, entry: JobEntry) -> bool:
-        """Whether it is new. What is there and damaged is written anew."""
+        """Write a job; False if it is there already. A damaged file is replaced."""
         self._jobs.setdefault(entry.key, entry)
         path, text = self._job_file(entry.key), to_line(entry)
         if self._create(path, text):
@@ -89,37 +101,37 @@ class SpoolFolder:
             existing = _read_entry(path)
             if isinstance(existing, JobEntry) and existing.key == entry.key:
                 return False
-            reason = "it was something else"
+            reason = "it held another entry"
         except (FileNotFoundError, DamagedEntry) as error:
             reason = str(error)
         self._replace(path, text)
-        self._warn(f"{path} is written anew: {reason}")
+        self._warn(f"{path} was replaced: {reason}")
         return True
 
     def remove_job(self, entry: JobEntry) -> None:
-        """Nobody wants it any more: it goes, unless somebody is at it or has done it."""
+        """Remove a job, unless a worker holds it or it has a result."""
         if entry.key not in self.lease_holders() and not self._result_file(entry.key).exists():
             self._job_file(entry.key).unlink(missing_ok=True)
             self._jobs.pop(entry.key, None)
 
     def job(self, key: str) -> JobEntry | None:
-        """None where there is no such job, or none that can be read: that one is set aside and reported."""
+        """The job with this key; None if it is missing or damaged. A damaged file is quarantined."""
         if key not in self._jobs and (found := self._read_valid(self._job_file(key), JobEntry, key)):
             self._jobs[key] = found
         return self._jobs.get(key)
 
     def result(self, key: str) -> ResultEntry | None:
-        """A result that is not what it should be is set aside and reported; its job is then open again."""
+        """The result of a job. A damaged file is quarantined; its job is then open again."""
         if found := self._read_valid(self._result_file(key), ResultEntry, key):
             self._valid_results.add(key)
         return found
 
     def _read_valid(self, path: Path, entry_type: type[_Entry], key: str) -> _Entry | None:
-        """What the file holds, if it is there and what its name says; else it is set aside, once nobody writes it any more."""
+        """The entry in a file. A file that does not match its name is quarantined, once it is settled."""
         try:
             entry = _read_entry(path)
             if not isinstance(entry, entry_type) or entry.key != key:
-                raise DamagedEntry("it is not what its name says")
+                raise DamagedEntry("its content does not match its name")
             return entry
         except FileNotFoundError:
             return None
@@ -129,22 +141,22 @@ class SpoolFolder:
             return None
 
     def reopen(self, entry: JobEntry, result: ResultEntry) -> None:
-        """A result that is a failure is set aside: asked again, the job is done again."""
+        """Quarantine a failure, so that the job runs again when it is submitted again."""
         self.quarantine(
-            self._result_file(entry.key), f"{entry.description} could not be done: {failure_reason(result.result)}"
+            self._result_file(entry.key), f"{entry.description} failed: {failure_reason(result.result)}"
         )
 
     def add_result(self, result: ResultEntry) -> bool:
-        """False where there was a result already, which stands."""
+        """Write a result and remove the job's leases; False if there was a result already, which counts."""
         added = self._create(self._result_file(result.key), to_line(result))
-        if added and not failure_reason(result.result) and (posted := self.job(result.key)):
-            self._bind_hardware(posted, result.hardware)
+        if added and not failure_reason(result.result) and (entry := self.job(result.key)):
+            self._bind_hardware(entry, result.hardware)
         for path in self._leases().get(result.key, {}).values():
             path.unlink(missing_ok=True)
         return added
 
     def open_jobs(self) -> list[JobEntry]:
-        """Those without a result, oldest first."""
+        """Jobs without a result, oldest first."""
         results = {path.stem for path in (self.path / "results").glob("*.json")}
         self._valid_results &= results
         entries = []
@@ -155,7 +167,7 @@ class SpoolFolder:
         return entries
 
     def _keys(self) -> list[str]:
-        """Of all jobs, oldest first."""
+        """The keys of all jobs, oldest first."""
         entries = [
             (entry.stat().st_mtime, entry.name)
             for entry in os.scandir(self.path / "jobs")
@@ -164,7 +176,7 @@ class SpoolFolder:
         return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
     def adopt_stray_results(self) -> None:
-        """Results under other names than their own, as copying by hand makes them: taken in, or reported as doubles."""
+        """Take in results under wrong names, which copying by hand makes; quarantine duplicates."""
         for path in (self.path / "results").iterdir():
             if path.name.startswith(".") or (path.suffix == ".json" and self.job(path.stem)):
                 continue
@@ -181,7 +193,7 @@ class SpoolFolder:
             else:
                 self.quarantine(
                     path,
-                    "its job has a result already" if self.job(entry.key) else "there is no such job here",
+                    "its job has a result already" if self.job(entry.key) else "this spool has no such job",
                 )
 
     def _job_file(self, key: str) -> Path:
@@ -191,15 +203,16 @@ class SpoolFolder:
         return self.path / "results" / f"{key}.json"
 
     def quarantine(self, path: Path, reason: str) -> None:
-        target = self.path / "aside" / f"{path.name}.{time.time_ns()}"
-        with contextlib.suppress(FileNotFoundError):  # somebody else did
+        """Move an unusable file out of the way and report why."""
+        target = self.path / "quarantine" / f"{path.name}.{time.time_ns()}"
+        with contextlib.suppress(FileNotFoundError):  # another process moved it
             path.rename(target)
-            self._warn(f"{path} is set aside as {target.name}: {reason}")
+            self._warn(f"{path} was moved to quarantine/{target.name}: {reason}")
 
     # --- leases ----------------------------------------------------------------------------------------
 
     def acquire(self, entry: JobEntry, holder: LeaseHolder) -> Lease | None:
-        """None where somebody else has it, had it done, or where the task belongs to other hardware."""
+        """Lease a job; None if it is leased or finished, or if its task is bound to other hardware."""
         if self.bound_hardware(entry) not in ("", holder.hardware):
             return None
         attempts = self._leases().get(entry.key, {})
@@ -207,23 +220,29 @@ class SpoolFolder:
         if latest and self.live_holder(attempts[latest]):
             return None
         if (started := self._count_started(attempts.values())) >= MAX_ATTEMPTS:
-            reason = f"{started} workers died or vanished while they were at this job"
-            self.add_result(result_entry(entry, lost_result(entry.job, reason), holder.worker, holder.hardware, 0.0))
+            reason = f"{started} workers died or vanished while they ran this job"
+            self.add_result(
+                result_entry(entry, lost_result(entry.job, reason), holder.worker, holder.hardware, 0.0)
+            )
             return None
         path = self.path / "leases" / f"{entry.key}.{latest + 1}"
         if not self._create(path, holder.dumps()):
             return None
-        if self.result(entry.key):  # by whoever had it when we looked
+        if self.result(entry.key):  # the previous holder finished meanwhile
             path.unlink(missing_ok=True)
             return None
         return Lease(entry, path, holder)
 
     def renew(self, lease: Lease) -> None:
-        with contextlib.suppress(OSError):  # done by somebody else meanwhile, or out of reach for now
+        """Send a heartbeat."""
+        with contextlib.suppress(OSError):  # another worker finished the job, or the folder is unreachable
             os.utime(lease.path)
 
     def report_stage(self, lease: Lease, stage: str) -> None:
-        """What is being done, for those who wait. With its first stage a job has begun, and its task belongs to this hardware."""
+        """Write the stage of a job for its callers.
+
+        The first stage starts the job and binds its task's hardware.
+        """
         holder = LeaseHolder(lease.holder.worker, lease.holder.hardware, lease.holder.timeout, stage)
         with contextlib.suppress(OSError):
             if lease.path.exists():
@@ -231,21 +250,21 @@ class SpoolFolder:
                 self._replace(lease.path, holder.dumps())
 
     def release(self, lease: Lease) -> None:
-        """Give a job back that was not done: it counts as no attempt."""
+        """Return a job that was not run; this is not an attempt."""
         lease.path.unlink(missing_ok=True)
 
     def lease_holders(self) -> dict[str, LeaseHolder]:
-        """By key: who is at which job."""
+        """Live leases by the key of the job."""
         latest = {key: attempts[max(attempts)] for key, attempts in self._leases().items()}
         return {key: holder for key, path in latest.items() if (holder := self.live_holder(path))}
 
     def live_holder(self, path: Path) -> LeaseHolder | None:
-        """Of a lease, or of a sign of presence; None where it has ended."""
+        """The holder of a lease or registration; None if it has expired."""
         found = _read_holder(path)
         return found[0] if found and self._now() - found[1] <= found[0].timeout else None
 
     def attempts(self, key: str) -> int:
-        """How often it was begun."""
+        """How often a job was started."""
         return self._count_started(self._leases().get(key, {}).values())
 
     def _count_started(self, leases: Iterable[Path]) -> int:
@@ -262,20 +281,17 @@ class SpoolFolder:
     # --- hardware --------------------------------------------------------------------------------------
 
     def hardware_for(self, entry: JobEntry, device: Device) -> str | None:
-        """The hardware that this job would be done on here; None where it is not for this device."""
+        """The hardware on which a device would run this job; None if it may not."""
         name = device.name_for(entry.job.target)
         if name is None or entry.gpu_name.lower() not in name.lower():
             return None
         return name if self.bound_hardware(entry) in ("", name) else None
 
     def bound_hardware(self, entry: JobEntry) -> str:
-        """What the jobs of this task are timed on; empty while that is open."""
+        """The hardware to which the job's task is bound; empty if none yet."""
         try:
-            return (
-                (self.path / "hardware" / entry.group).read_text(encoding="utf-8").strip()
-                if entry.group
-                else ""
-            )
+            path = self.path / "hardware" / entry.group
+            return path.read_text(encoding="utf-8").strip() if entry.group else ""
         except FileNotFoundError:
             return ""
 
@@ -286,26 +302,27 @@ class SpoolFolder:
     # --- workers ---------------------------------------------------------------------------------------
 
     def register_worker(self, name: str, holder: LeaseHolder) -> Path:
-        """A sign of presence; to be renewed like a lease, and removed at the end."""
+        """Write a worker's registration, which it renews like a lease and removes at the end."""
         path = self.path / "workers" / f"{name}.json"
         self._replace(path, holder.dumps())
         return path
 
     def live_workers(self) -> list[LeaseHolder]:
-        """Those that are alive."""
+        """Workers whose registration has not expired."""
         paths = [path for path in (self.path / "workers").glob("*.json") if path.name[0] != "."]
         return [found for path in sorted(paths) if (found := self.live_holder(path))]
 
     def report_failed_device(self, device: str, holder: LeaseHolder) -> None:
-        """A device failed its health check; the holder's stage says how that is told."""
-        self._replace(self.path / "workers" / f"{device}.sick", holder.dumps())
+        """Record that a device failed its health check; the holder's stage is the message."""
+        self._replace(self.path / "workers" / f"{device}.failed", holder.dumps())
 
     def clear_failed_device(self, device: str) -> None:
-        """Somebody works on it again."""
-        (self.path / "workers" / f"{device}.sick").unlink(missing_ok=True)
+        """Remove the record of a failed device: a worker uses it again."""
+        (self.path / "workers" / f"{device}.failed").unlink(missing_ok=True)
 
     def failed_devices(self) -> list[LeaseHolder]:
-        paths = [path for path in (self.path / "workers").glob("*.sick") if path.name[0] != "."]
+        """Devices that failed their health checks."""
+        paths = [path for path in (self.path / "workers").glob("*.failed") if path.name[0] != "."]
         return [found[0] for path in sorted(paths) if (found := _read_holder(path))]
 
     # --- files -----------------------------------------------------------------------------------------
@@ -321,7 +338,7 @@ class SpoolFolder:
             return False
 
     def _create(self, path: Path, text: str) -> bool:
-        """In full, and only where there is no such file yet."""
+        """Create a file atomically; False if it exists."""
         if path.exists():
             return False
         hidden = self._write_temporary(path, text)
@@ -329,7 +346,7 @@ class SpoolFolder:
             os.link(hidden, path)
         except FileExistsError:
             return False
-        except OSError:  # a file system without links: the moment between looking and renaming stays open
+        except OSError:  # a file system without hard links; a race between the check and the rename remains
             if path.exists():
                 return False
             os.rename(hidden, path)
@@ -357,14 +374,14 @@ def _read_entry(path: Path) -> JobEntry | ResultEntry:
     try:
         return parse_entry(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise DamagedEntry("it is no text") from None
+        raise DamagedEntry("it is not UTF-8 text") from None
 
 
 def _read_holder(path: Path) -> tuple[LeaseHolder, float] | None:
-    """What a lease or a sign of presence says, and when it was last renewed."""
+    """The content of a lease or registration, and when it was last renewed."""
     try:
-        with open(path, encoding="utf-8") as file:  # opening makes network file systems tell the truth
-            told, changed = file.read(), os.fstat(file.fileno()).st_mtime
-        return LeaseHolder.from_json(json.loads(told)), changed
+        with open(path, encoding="utf-8") as file:  # opening makes network file systems refresh attributes
+            text, changed = file.read(), os.fstat(file.fileno()).st_mtime
+        return LeaseHolder.from_json(json.loads(text)), changed
     except (OSError, ValueError, TypeError):
         return None

@@ -1,4 +1,5 @@
-"""A worker's command line without any library: what `kernelpro worker DIR` does, and what the packed worker is."""
+"""The command line of a spool worker with the standard library only: `kernelpro worker DIR` and the packed
+worker."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from kernelpro.records import BadInput
 
 
 def run_until_done(path: Path, options: WorkerOptions) -> int:
-    """Until it is done, time is up, or somebody stops us: then what is unfinished goes back. 1: a device or the spool failed."""
+    """Run jobs until there are none, time is up or a signal arrives; unfinished jobs are returned to the
+    spool.
+
+    Returns the exit code: 1 if a device or the spool failed.
+    """
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
@@ -26,22 +31,36 @@ def _log(text: str) -> None:
 
 
 def main() -> None:
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
-        description="Do the jobs of a KernelPro spool. Needs Python and torch alone."
+        description="Run the jobs of a KernelPro spool. Needs only Python and torch."
     )
     parser.add_argument("spool", type=Path, help="a spool's folder, or a file with its jobs")
-    parser.add_argument("--once", action="store_true", help="end when there is nothing more to do")
+    parser.add_argument("--once", action="store_true", help="exit when no job is left")
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="end in time, with nothing half done, after so many"
+        "--time-limit",
+        type=float,
+        default=0.0,
+        help="exit in time, with no job half done, after this many seconds",
     )
     parser.add_argument(
-        "--lease", type=float, default=120.0, help="seconds without a sign of life until others take our jobs"
+        "--lease-timeout",
+        type=float,
+        default=120.0,
+        help="seconds without a heartbeat until others take our jobs",
     )
-    parser.add_argument("--match", default="", help="only devices whose name contains this")
+    parser.add_argument("--gpu-name", default="", help="use only devices whose name contains this")
     parser.add_argument("--sandbox", default="auto", choices=("auto", "namespaces", "landlock", "process"))
     arguments = parser.parse_args()
     try:
-        sys.exit(run_until_done(arguments.spool, WorkerOptions(arguments.once, arguments.seconds, arguments.lease, arguments.sandbox, arguments.match)))
+        options = WorkerOptions(
+            arguments.once,
+            arguments.time_limit,
+            arguments.lease_timeout,
+            arguments.sandbox,
+            arguments.gpu_name,
+        )
+        sys.exit(run_until_done(arguments.spool, options))
     except BadInput as error:
         print(f"kernelpro: {error}", file=sys.stderr)
         sys.exit(2)

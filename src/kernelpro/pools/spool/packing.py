@@ -1,7 +1,7 @@
-"""The worker as one file: a zip with what the lab is made of, which any Python runs.
+"""The worker as one file: a zip with the lab's modules, which any Python runs.
 
-Processes of the lab start others by module name and confine them to folders, so that the file unpacks itself at its first
-start, to a cache folder named after its content.
+The lab starts processes by module name and confines them to folders. So the file unpacks itself when it first
+starts, to a cache folder named after its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if sys.version_info < (3, 11):
 archive = sys.argv[0]
 with open(archive, "rb") as file:
     name = hashlib.sha256(file.read()).hexdigest()[:24]
-cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelpro", "packed")
+base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+cache = os.path.join(base, "kernelpro", "packed")
 try:
     os.makedirs(cache, exist_ok=True)
     temporary = None
@@ -51,6 +52,7 @@ finally:
 
 
 def pack_worker(out: Path) -> None:
+    """Write the packed worker."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN.lstrip())

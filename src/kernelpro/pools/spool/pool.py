@@ -1,9 +1,9 @@
-"""The asking side of a spool: jobs are put into the folder, results are looked for there.
+"""The submitting side of a spool: the pool writes jobs into the folder and polls for results.
 
-A job that was asked for before, by this process or by one that was killed, is found again by its key, and so is its
-result. Nothing is judged twice; whoever wants a second measurement uses another folder. An error, or the death of all who
-were at a job, is no result to keep: it is handed out once, and asked again, the job is done again. A job that is cancelled goes,
-unless somebody is at it.
+A job that was submitted before, by this process or by one that was killed, has the same key, and so its
+result is found again. Nothing is judged twice; use another folder for a second measurement. An error, or a
+job that no worker finished, is not kept: the pool delivers it once, and the job runs again when it is
+submitted again. Cancelling a job removes it, unless a worker holds it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelpro.pools.pool import ResultPending, Pool, ProgressCallback, ignore_progress
-from kernelpro.pools.spool.entries import JobEntry, result_for, failure_reason, job_entry
+from kernelpro.pools.pool import Pool, ProgressCallback, ResultPending, ignore_progress
+from kernelpro.pools.spool.entries import JobEntry, failure_reason, job_entry, result_for
 from kernelpro.pools.spool.folder import SpoolFolder
 from kernelpro.records import BadInput, Job, Progress, Result
 
 _POLL_SECONDS = 0.5
 _REPAIR_EVERY = 10
-"""Polls."""
+"""Polls of the folder."""
 _UNREACHABLE_SECONDS = 600.0
-"""How long a folder may be out of reach."""
+"""How long the folder may be unreachable before waiting jobs fail."""
 
 
 @dataclass
 class _SpoolJob:
+    """A submitted job without a result."""
+
     entry: JobEntry
     job: Job
     progress: ProgressCallback
@@ -38,10 +40,14 @@ class _SpoolJob:
 
 
 class SpoolPool(Pool):
-    """With `wait`, futures are fulfilled as results appear; without, what is not there is `Outstanding`."""
+    """With `wait`, futures complete as results appear; without, missing results raise `ResultPending`."""
 
     def __init__(
-        self, path: Path, wait: bool = True, gpu_name: str = "", warn: Callable[[str], None] = lambda line: None
+        self,
+        path: Path,
+        wait: bool = True,
+        gpu_name: str = "",
+        warn: Callable[[str], None] = lambda line: None,
     ):
         self._folder = SpoolFolder(path, warn)
         self._folder.adopt_stray_results()
@@ -49,56 +55,59 @@ class SpoolPool(Pool):
         self._lock = threading.Lock()
         self._waiting: list[_SpoolJob] = []
         self._missing: set[str] = set()
-        """Keys of jobs that this process asked for and that have no result."""
+        """Keys of jobs that this process submitted and that have no result."""
         self._reported_devices: set[str] = set()
-        """Workers whose devices were reported."""
+        """Workers whose failed devices were reported."""
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._poll, daemon=True)
 
     def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
-        asked = _SpoolJob(job_entry(job, self._gpu_name), job, progress, Future())
+        pending = _SpoolJob(job_entry(job, self._gpu_name), job, progress, Future())
         try:
-            self._folder.add_job(asked.entry)
-            if self._deliver(asked):
-                return asked.future
+            self._folder.add_job(pending.entry)
+            if self._deliver(pending):
+                return pending.future
         except OSError as error:
             raise self._access_error(error) from None
-        self._missing.add(asked.entry.key)
+        self._missing.add(pending.entry.key)
         if not self._wait:
-            asked.future.set_exception(ResultPending(f"{asked.entry.description} waits in {self._folder.path}"))
-            return asked.future
-        asked.future.add_done_callback(lambda future: self._cancel(asked) if future.cancelled() else None)
+            pending.future.set_exception(
+                ResultPending(f"{pending.entry.description} waits in {self._folder.path}")
+            )
+            return pending.future
+        pending.future.add_done_callback(lambda future: self._cancel(pending) if future.cancelled() else None)
         with self._lock:
-            self._waiting.append(asked)
+            self._waiting.append(pending)
             if self._watcher.ident is None:
                 self._watcher.start()
-        return asked.future
+        return pending.future
 
     @property
     def pending_jobs(self) -> int:
+        """Submitted jobs without a result."""
         return len(self._missing)
 
     def close(self) -> None:
-        """What was asked for stays asked for."""
+        """Stop polling; submitted jobs stay in the folder."""
         self._closing.set()
-        if self._watcher.is_alive():  # whoever was interrupted may not have started it
+        if self._watcher.is_alive():  # an interrupted process may not have started it
             self._watcher.join()
 
     def _deliver(self, waiting: _SpoolJob) -> bool:
-        """Hand over the result where there is one."""
+        """Deliver the result of a job; False if there is none."""
         entry = self._folder.result(waiting.entry.key)
         if entry is None:
             return False
         if failure_reason(entry.result):
             self._folder.reopen(waiting.entry, entry)
-            self._folder.remove_job(waiting.entry)  # nobody is to do it again unasked
+            self._folder.remove_job(waiting.entry)  # it runs again only if it is submitted again
         self._missing.discard(waiting.entry.key)
         if waiting.future.set_running_or_notify_cancel():
             waiting.future.set_result(result_for(entry.result, waiting.job))
         return True
 
     def _cancel(self, cancelled: _SpoolJob) -> None:
-        """It was cancelled."""
+        """Remove a cancelled job, unless another caller waits for it."""
         with self._lock:
             self._waiting = [other for other in self._waiting if other is not cancelled]
             wanted = any(other.entry.key == cancelled.entry.key for other in self._waiting)
@@ -112,12 +121,12 @@ class SpoolPool(Pool):
         while not self._closing.wait(_POLL_SECONDS):
             polls += 1
             with self._lock:
-                self._waiting = [asked for asked in self._waiting if not asked.future.done()]
+                self._waiting = [pending for pending in self._waiting if not pending.future.done()]
                 waiting = list(self._waiting)
             try:
                 if polls % _REPAIR_EVERY == 0:
                     self._repair(waiting)
-                self._report_stages([asked for asked in waiting if not self._deliver(asked)])
+                self._report_stages([pending for pending in waiting if not self._deliver(pending)])
                 reached, reported = time.monotonic(), False
             except OSError as error:
                 if not reported:
@@ -128,20 +137,18 @@ class SpoolPool(Pool):
 
     def _repair(self, waiting: list[_SpoolJob]) -> None:
         self._folder.adopt_stray_results()
-        for asked in waiting:
-            if not asked.future.done():
-                self._folder.add_job(
-                    asked.entry
-                )  # it may have been damaged, or withdrawn by another who asked for it
+        for pending in waiting:
+            if not pending.future.done():
+                self._folder.add_job(pending.entry)  # it may be damaged, or removed by another caller
         for holder in self._folder.failed_devices():
             if holder.worker not in self._reported_devices:
                 self._reported_devices.add(holder.worker)
-                self._warn(f"{holder.worker} ({holder.hardware}) works no more: {holder.stage}")
+                self._warn(f"{holder.worker} ({holder.hardware}) stopped: {holder.stage}")
 
     def _give_up(self, waiting: list[_SpoolJob], why: BadInput) -> None:
-        for asked in waiting:
-            if not asked.future.done() and asked.future.set_running_or_notify_cancel():
-                asked.future.set_exception(why)
+        for pending in waiting:
+            if not pending.future.done() and pending.future.set_running_or_notify_cancel():
+                pending.future.set_exception(why)
 
     def _access_error(self, error: OSError) -> BadInput:
         return (
@@ -151,11 +158,11 @@ class SpoolPool(Pool):
         )
 
     def _report_stages(self, waiting: list[_SpoolJob]) -> None:
-        """Tell the askers how far their jobs are, where that has changed."""
+        """Report stages that have changed to the callers."""
         holders = self._folder.lease_holders() if waiting else {}
-        for asked in waiting:
-            holder = holders.get(asked.entry.key)
+        for pending in waiting:
+            holder = holders.get(pending.entry.key)
             stage = f"{holder.stage or 'taken'} ({holder.worker})" if holder else "waiting for a worker"
-            if stage != asked.stage:
-                asked.stage = stage
-                asked.progress(Progress(asked.job.id, stage))
+            if stage != pending.stage:
+                pending.stage = stage
+                pending.progress(Progress(pending.job.id, stage))

@@ -1,4 +1,4 @@
-"""Whether this Python can do jobs at all: one that cannot would answer everything in a spool with errors."""
+"""Checks that this Python can run jobs: one that cannot would answer every job of a spool with an error."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from kernelpro.records import BadInput
 
 
 def check_torch(devices: Iterable[Device]) -> None:
-    """Bad input where there is no torch, or none that can use the GPU. In a process of its own: this one has no torch in it."""
+    """Raise BadInput if torch is missing or cannot use the GPU.
+
+    A child process tries it: this one has no torch.
+    """
     if importlib.util.find_spec("torch") is None:
         raise BadInput(
-            f"{sys.executable} has no torch: install it there (pip install torch), or use a Python that has it"
+            f"{sys.executable} has no torch: install it (pip install torch), or use a Python that has it"
         )
     if any(device.gpu for device in devices):
         probe = subprocess.run(
@@ -24,6 +27,6 @@ def check_torch(devices: Iterable[Device]) -> None:
         if probe.returncode:
             reason = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise BadInput(
-                f"torch of {sys.executable} cannot use the GPU ({reason}): install one that can, or set CUDA_VISIBLE_DEVICES to "
-                "nothing to do jobs for the processor"
+                f"torch of {sys.executable} cannot use the GPU ({reason}): install one that can, "
+                "or set CUDA_VISIBLE_DEVICES= to run jobs for the CPU"
             )

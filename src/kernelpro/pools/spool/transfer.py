@@ -1,4 +1,4 @@
-"""A spool's jobs and results as one file, for places that no file system joins."""
+"""A spool's jobs and results as one file, for machines that share no file system."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelpro.pools.spool.entries import ResultEntry, DamagedEntry, JobEntry, to_line, parse_entry
+from kernelpro.pools.spool.entries import DamagedEntry, JobEntry, ResultEntry, parse_entry, to_line
 from kernelpro.pools.spool.folder import SpoolFolder
 from kernelpro.records import BadInput
 
 
 @dataclass
 class MergeCounts:
+    """What a merge added to a spool."""
+
     jobs: int = 0
     results: int = 0
     duplicates: int = 0
-    """Jobs and results that were there already."""
+    """Jobs and results that the spool had already."""
     errors: list[str] = field(default_factory=list)
-    """What could not be used, and why."""
+    """Lines that could not be used, and why."""
 
 
 def pack_jobs(folder: SpoolFolder, out: Path) -> int:
-    """Write all jobs without a result to one file; how many."""
+    """Write all open jobs to one file; returns how many."""
     jobs = folder.open_jobs()
     _write(out, "".join(map(to_line, jobs)))
     return len(jobs)
 
 
 def read_jobs(source: Path) -> list[JobEntry]:
-    """The jobs in a file; bad input where there is none."""
+    """The jobs in a file; raises BadInput if it has none."""
     jobs = {}
     for _, _, text in _lines(source):
         with contextlib.suppress(DamagedEntry):
@@ -40,20 +42,20 @@ def read_jobs(source: Path) -> list[JobEntry]:
                 jobs[entry.key] = entry
     if not jobs:
         raise BadInput(
-            f"{source} holds no job: give a spool's folder, or a file that `kernelpro spool pack` wrote"
+            f"{source} has no jobs: give a spool's folder, or a file that `kernelpro spool pack` wrote"
         )
     return list(jobs.values())
 
 
 def collect_results(folder: SpoolFolder, jobs: Iterable[JobEntry], out: Path) -> int:
-    """Write the results of these jobs to one file; how many there are."""
-    results = [entry for posted in jobs if (entry := folder.result(posted.key))]
+    """Write the results of these jobs to one file; returns how many."""
+    results = [entry for job in jobs if (entry := folder.result(job.key))]
     _write(out, "".join(map(to_line, results)))
     return len(results)
 
 
 def merge(folder: SpoolFolder, source: Path) -> MergeCounts:
-    """Take in what a file holds, line by line, or a folder with such files: another spool, or its `results`."""
+    """Add jobs and results from a file of lines, or a folder of files: another spool, or its `results`."""
     counts = MergeCounts()
     for path, number, text in _lines(source):
         try:
@@ -65,7 +67,7 @@ def merge(folder: SpoolFolder, source: Path) -> MergeCounts:
             new = folder.add_job(entry)
             counts.jobs += new
         elif folder.job(entry.key) is None:
-            counts.errors.append(f"{path}, line {number}: a result for a job that was never asked for here")
+            counts.errors.append(f"{path}, line {number}: a result of a job that this spool does not have")
             continue
         else:
             new = _add_result(folder, entry)
@@ -79,7 +81,7 @@ def _add_result(folder: SpoolFolder, entry: ResultEntry) -> bool:
 
 
 def append_result(out: Path, entry: ResultEntry) -> None:
-    """On a line of its own, whatever was cut short before it."""
+    """Append a result on its own line, even if the last line of the file was cut short."""
     with open(out, "ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
@@ -89,15 +91,20 @@ def append_result(out: Path, entry: ResultEntry) -> None:
 
 def _lines(source: Path) -> Iterator[tuple[Path, int, str]]:
     if source.is_dir():
-        rooms = [source / room for room in ("jobs", "results")]
-        inside = [path for room in [source, *rooms] if room.is_dir() for path in sorted(room.iterdir())]
+        subfolders = [source / folder_ for folder_ in ("jobs", "results")]
+        inside = [
+            path
+            for folder_ in [source, *subfolders]
+            if folder_.is_dir()
+            for path in sorted(folder_.iterdir())
+        ]
         paths = [
             path
             for path in inside
             if path.is_file() and path.suffix in (".json", ".jsonl") and path.name[0] != "."
         ]
         if not paths:
-            raise BadInput(f"{source} holds neither jobs nor results")
+            raise BadInput(f"{source} has neither jobs nor results")
     else:
         paths = [source]
     for path in paths:

@@ -1,10 +1,11 @@
-"""The working side of a spool: take jobs that suit this machine, have them done by warm workers, put results back.
+"""The running side of a spool: lease jobs that suit this machine, run them on warm workers, write the
+results.
 
-One taker a device. It takes jobs of the task that its worker has warm first, then of tasks that nobody is at, then the rest; a few
-ahead of time, so that they are built while others are timed, but no more than its share. Results are written as they are
-found. The time that it is given is used and never overrun: no job is begun that would not end in time, as far as one can
-tell from those before, and what is unfinished at the end goes back to the others. A file system that fails for a while is waited
-for: what is done meanwhile is written afterwards.
+There is one loop for each device. It leases jobs of the task that its worker has warm first, then of tasks
+that no worker has, then the rest; a few ahead of time, so that they are built while others are timed, but no
+more than its share. Results are written at once. The time limit is used and never overrun: the loop starts no
+job that would exceed it, judging from earlier jobs, and returns unfinished ones. A file system that fails for
+a while is waited for; results are written afterwards.
 """
 
 from __future__ import annotations
@@ -23,54 +24,54 @@ from pathlib import Path
 from kernelpro.lab.machine import Device
 from kernelpro.pools.local import LocalPool, local_devices
 from kernelpro.pools.spool import torch_check, transfer
-from kernelpro.pools.spool.entries import JobEntry, result_entry, failure_reason
-from kernelpro.pools.spool.folder import SpoolFolder, LeaseHolder, Lease
+from kernelpro.pools.spool.entries import JobEntry, failure_reason, result_entry
+from kernelpro.pools.spool.folder import Lease, LeaseHolder, SpoolFolder
 from kernelpro.records import BadInput, Progress, Result
 
 Log = Callable[[str], None]
 _POLL_SECONDS = 1.0
 _MAX_LEASES = 8
 _FIRST_JOB_SECONDS = 60.0
-"""Seconds that a job takes, as long as none has been done."""
-_STARTED = "begun"
-"""The stage of a job that has told none yet."""
+"""Assumed duration of a job until one has finished."""
+_STARTED = "started"
+"""The stage of a running job that has reported none."""
 _MARGIN = 1.5
-"""A job may take so much longer than those before."""
+"""A job may take this many times as long as the longest one before."""
 _SHUTDOWN_SECONDS = 15.0
-"""Seconds that ending may take: a worker is asked to clean up, then told to."""
+"""Time reserved for stopping the workers, which may need a second signal."""
 _MAX_OUTAGE_LEASES = 3
-"""Times the lease, for a file system that fails: long before that others have our jobs."""
+"""A file system may fail for this many lease timeouts: by then others have our jobs."""
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How somebody works."""
+    """The options of `kernelpro worker`."""
 
     once: bool = False
-    """End when there is nothing more to do here."""
+    """Exit when no job is left for this machine."""
     time_limit: float = 0.0
-    """End after so long; 0: never."""
+    """Exit after this many seconds; 0: never."""
     lease_timeout: float = 120.0
-    """Seconds after which the others may take us for dead."""
+    """Seconds without a heartbeat after which others may take our jobs."""
     sandbox: str = "auto"
     gpu_name: str = ""
-    """Only devices whose name contains this."""
+    """Use only devices whose name contains this."""
 
 
 def serve(path: Path, options: WorkerOptions, log: Log, stop: threading.Event) -> bool:
-    """Work until there is nothing more, time is up or `stop` is set. Whether it ended as it should.
+    """Run jobs until there are none, time is up or `stop` is set; False if a device or the spool failed.
 
-    `path` is a spool's folder, or one file with jobs: then results go to one file beside it.
+    `path` is a spool's folder, or a file of jobs; then the results go to a file beside it.
     """
     deadline = time.monotonic() + _usable_seconds(options.time_limit) if options.time_limit else math.inf
     jobs = _jobs_in_file(path)
-    on = local_devices(gpu_name=options.gpu_name)
-    torch_check.check_torch(on)
+    devices = local_devices(gpu_name=options.gpu_name)
+    torch_check.check_torch(devices)
     folder, results = SpoolFolder(path.with_suffix(".spool") if jobs else path, log), None
     if jobs:
         results = path.with_suffix(".results.jsonl")
         _unpack_jobs(folder, path, jobs, results, log)
-    workers = [_DeviceWorker(folder, device, options, log, stop, deadline, results) for device in on]
+    workers = [_DeviceWorker(folder, device, options, log, stop, deadline, results) for device in devices]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
@@ -85,7 +86,7 @@ def serve(path: Path, options: WorkerOptions, log: Log, stop: threading.Event) -
     except OSError as error:
         log(f"{folder.path} cannot be read: {error}")
         return False
-    return all(taker.ended_normally for taker in workers)
+    return all(worker.ended_normally for worker in workers)
 
 
 def _usable_seconds(seconds: float) -> float:
@@ -93,51 +94,61 @@ def _usable_seconds(seconds: float) -> float:
 
 
 def _jobs_in_file(path: Path) -> list[JobEntry]:
-    """Of a file; none for a spool, or a folder that can become one."""
+    """The jobs of a file; none if `path` is a spool, or an empty folder that can become one."""
     if path.is_file():
         return transfer.read_jobs(path)
     if not path.is_dir():
-        raise BadInput(f"{path} is neither a folder nor a file: make the folder first, or check the name")
+        raise BadInput(f"{path} is neither a folder nor a file: create the folder, or check the name")
     if not (path / "jobs").is_dir() and os.listdir(path):
-        raise BadInput(f"{path} is no spool: it has no folder `jobs`, and it is not empty")
+        raise BadInput(f"{path} is not a spool: it has no folder `jobs` and is not empty")
     return []
 
 
 def _unpack_jobs(folder: SpoolFolder, path: Path, jobs: list[JobEntry], results: Path, log: Log) -> None:
-    """The spool of a file: its jobs alone, and what was found for them before, except failures, since those are asked again."""
+    """Fill a spool with a file's jobs and their earlier results; failures run again."""
     for text in transfer.merge(folder, path).errors:
         log(text)
     if results.exists():
         transfer.merge(folder, results)
-    keys = {posted.key for posted in jobs}
-    for posted in folder.open_jobs():
-        if posted.key not in keys:
-            folder.remove_job(posted)
-    for posted in jobs:
-        if (found := folder.result(posted.key)) and failure_reason(found.result):
-            folder.reopen(posted, found)
+    keys = {entry.key for entry in jobs}
+    for entry in folder.open_jobs():
+        if entry.key not in keys:
+            folder.remove_job(entry)
+    for entry in jobs:
+        if (found := folder.result(entry.key)) and failure_reason(found.result):
+            folder.reopen(entry, found)
     transfer.collect_results(folder, jobs, results)
 
 
-def _report_remaining(folder: SpoolFolder, workers: list[_DeviceWorker], options: WorkerOptions, log: Log) -> None:
-    done = sum(taker.finished_jobs for taker in workers)
-    left, holders = folder.open_jobs(), folder.lease_holders()
-    others = sum(posted.key in holders for posted in left)
-    foreign = sum(not any(folder.hardware_for(posted, taker.device) for taker in workers) for posted in left)
-    notes = [f"{others} with other workers"] * bool(others) + [f"{foreign} for other hardware"] * bool(
-        foreign
-    )
-    log(f"{done} jobs done, {len(left)} left" + (f" ({', '.join(notes)})" if notes else ""))
+def _report_remaining(
+    folder: SpoolFolder, workers: list[_DeviceWorker], options: WorkerOptions, log: Log
+) -> None:
+    done = sum(worker.finished_jobs for worker in workers)
+    open_jobs, holders = folder.open_jobs(), folder.lease_holders()
+    leased_elsewhere = sum(entry.key in holders for entry in open_jobs)
+    devices = [worker.device for worker in workers]
+    unsuitable = sum(not any(folder.hardware_for(entry, d) for d in devices) for entry in open_jobs)
+    notes = [f"{leased_elsewhere} with other workers"] if leased_elsewhere else []
+    notes += [f"{unsuitable} for other hardware"] if unsuitable else []
+    log(f"{done} jobs done, {len(open_jobs)} left" + (f" ({', '.join(notes)})" if notes else ""))
     first = _MARGIN * _FIRST_JOB_SECONDS
-    if options.time_limit and not done and len(left) > others + foreign and _usable_seconds(options.time_limit) <= first:
+    if (
+        options.time_limit
+        and not done
+        and len(open_jobs) > leased_elsewhere + unsuitable
+        and _usable_seconds(options.time_limit) <= first
+    ):
         enough = first + 2 * _SHUTDOWN_SECONDS
         log(
-            f"--seconds {options.time_limit:g} is too short to begin: a first job may take {first:.0f} s; give {enough:.0f} or more"
+            f"--time-limit {options.time_limit:g} is too short: the first job may take {first:.0f} s; "
+            f"use {enough:.0f} or more"
         )
 
 
 @dataclass
 class _LeasedJob:
+    """A job that this worker holds."""
+
     lease: Lease
     acquired: float
     future: Future[Result] = field(default_factory=Future)
@@ -146,6 +157,8 @@ class _LeasedJob:
 
 
 class _DeviceWorker:
+    """Leases jobs for one device and runs them."""
+
     def __init__(
         self,
         folder: SpoolFolder,
@@ -157,16 +170,10 @@ class _DeviceWorker:
         results: Path | None,
     ):
         self.device, self.finished_jobs, self.ended_normally = device, 0, False
-        self._folder, self._options, self._stop, self._deadline, self._results = (
-            folder,
-            options,
-            stop,
-            deadline,
-            results,
-        )
-        self._name = f"{socket.gethostname()}-{os.getpid()}" + (
-            f"-{device.gpu.uuid[:12]}" if device.gpu else ""
-        )
+        self._folder, self._options, self._results = folder, options, results
+        self._stop, self._deadline = stop, deadline
+        suffix = f"-{device.gpu.uuid[:12]}" if device.gpu else ""
+        self._name = f"{socket.gethostname()}-{os.getpid()}{suffix}"
         self._device_name = f"{socket.gethostname()}-{device.label}"
         self._log: Log = lambda text: log(f"{self._name}: {text}")
         self._leased: dict[str, _LeasedJob] = {}
@@ -174,15 +181,16 @@ class _DeviceWorker:
         self._stage_lock = threading.Lock()
         self._registration: Path | None = None
         self._last_access = time.monotonic()
-        """When the folder could be used last."""
+        """When the folder was last usable."""
         self._outage_reported = False
         self._warm_group = ""
-        """Of the task that the worker has warm."""
+        """The group of the task that the worker has warm."""
         self._longest_job = 0.0
         self._last_finish = time.monotonic()
-        """When the last job was, and so when the one at hand began."""
+        """When the last job finished, and so when the current one started."""
 
     def run(self) -> None:
+        """Run jobs until there are none, time is up or a stop is requested."""
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         try:
             with LocalPool(self._options.sandbox, [self.device], warn=self._log) as pool:
@@ -194,31 +202,31 @@ class _DeviceWorker:
             self._ended.set()
 
     def _shut_down(self) -> None:
-        """What is done is kept, and the rest given back."""
+        """Write finished results and return the other jobs."""
         try:
             self._store_results()
-            for held in self._leased.values():
-                self._folder.release(held.lease)
+            for leased in self._leased.values():
+                self._folder.release(leased.lease)
             if self._registration:
                 self._registration.unlink(missing_ok=True)
         except OSError as error:
             self.ended_normally = False
-            self._log(f"cannot give its jobs back: {error}")
+            self._log(f"cannot return its jobs: {error}")
 
     def _holder(self, hardware: str, stage: str = "") -> LeaseHolder:
         return LeaseHolder(self._name, hardware, self._options.lease_timeout, stage)
 
     def _send_heartbeats(self) -> None:
-        """Signs of life, however busy everything else is."""
+        """Renew registration and leases, however busy the rest is."""
         while not self._ended.wait(self._options.lease_timeout / 6):
             if self._registration:
                 with contextlib.suppress(OSError):
                     os.utime(self._registration)
-            for held in list(self._leased.values()):
-                self._folder.renew(held.lease)
+            for leased in list(self._leased.values()):
+                self._folder.renew(leased.lease)
 
     def _loop(self, pool: LocalPool) -> bool:
-        """Whether it ended as it should."""
+        """Returns False if the device or the spool failed."""
         while not self._stop.is_set():
             try:
                 self._store_results()
@@ -226,9 +234,10 @@ class _DeviceWorker:
                 if pool.failed and not self._leased:
                     return self._report_failed_device()
                 self._register()
-                taken = 0 if pool.failed else self._acquire(pool)
+                acquired = 0 if pool.failed else self._acquire(pool)
                 self._last_access, self._outage_reported = time.monotonic(), False
-                if not (self._leased or taken or pool.failed) and (self._options.once or not self._has_time()):
+                idle = not (self._leased or acquired or pool.failed)
+                if idle and (self._options.once or not self._has_time()):
                     return True
             except OSError as error:
                 if self._outage_too_long(error):
@@ -239,108 +248,108 @@ class _DeviceWorker:
 
     def _register(self) -> None:
         if self._registration is None:
-            self._registration = self._folder.register_worker(self._name, self._holder(self.device.name_for(None) or ""))
+            holder = self._holder(self.device.name_for(None) or "")
+            self._registration = self._folder.register_worker(self._name, holder)
             self._folder.clear_failed_device(self._device_name)
 
     def _report_failed_device(self) -> bool:
-        told = self._holder(self.device.name_for(None) or "", "it failed its health check")
-        self._folder.report_failed_device(self._device_name, told)
+        holder = self._holder(self.device.name_for(None) or "", "it failed its health check")
+        self._folder.report_failed_device(self._device_name, holder)
         return False
 
     def _outage_too_long(self, error: OSError) -> bool:
-        """A network file system may fail for a moment; one that does not come back is told once more."""
+        """Report the first error of an outage; True once the outage has lasted too long."""
         if not self._outage_reported:
             self._outage_reported = True
-            self._log(f"the spool cannot be used: {error}; trying again")
-        patience = _MAX_OUTAGE_LEASES * self._options.lease_timeout
-        if time.monotonic() - self._last_access <= patience:
+            self._log(f"the spool cannot be used: {error}; retrying")
+        limit = _MAX_OUTAGE_LEASES * self._options.lease_timeout
+        if time.monotonic() - self._last_access <= limit:
             return False
-        self._log(f"gives up: the spool could not be used for {patience:.0f} s")
+        self._log(f"stops: the spool was unusable for {limit:.0f} s")
         return True
 
     def _has_time(self) -> bool:
         return time.monotonic() + _MARGIN * (self._longest_job or _FIRST_JOB_SECONDS) < self._deadline
 
     def _acquire(self, pool: LocalPool) -> int:
-        """Take what there is, up to our share; how many."""
+        """Lease and start jobs, up to this worker's share; returns how many."""
         if len(self._leased) >= _MAX_LEASES or not self._has_time():
             return 0
-        held = self._folder.lease_holders()
-        suiting = [
-            p for p in self._folder.open_jobs() if p.key not in held and self._folder.hardware_for(p, self.device)
-        ]
-        share = math.ceil((len(suiting) + len(self._leased)) / max(1, len(self._folder.live_workers())))
-        wanted, taken = min(share, _MAX_LEASES) - len(self._leased), 0
-        busy = {posted.group for key in held if (posted := self._folder.job(key))}
-        for posted in sorted(suiting, key=lambda p: (p.group != self._warm_group, p.group in busy)):
-            if taken >= wanted:
+        holders = self._folder.lease_holders()
+        free = [entry for entry in self._folder.open_jobs() if entry.key not in holders]
+        suitable = [entry for entry in free if self._folder.hardware_for(entry, self.device)]
+        share = math.ceil((len(suitable) + len(self._leased)) / max(1, len(self._folder.live_workers())))
+        room, acquired = min(share, _MAX_LEASES) - len(self._leased), 0
+        leased_groups = {entry.group for key in holders if (entry := self._folder.job(key))}
+        for entry in sorted(suitable, key=lambda e: (e.group != self._warm_group, e.group in leased_groups)):
+            if acquired >= room:
                 break
-            if lease := self._folder.acquire(
-                posted, self._holder(self._folder.hardware_for(posted, self.device) or "")
-            ):
-                taken += 1
-                self._start(pool, posted, lease)
-        return taken
+            holder = self._holder(self._folder.hardware_for(entry, self.device) or "")
+            if lease := self._folder.acquire(entry, holder):
+                acquired += 1
+                self._start(pool, entry, lease)
+        return acquired
 
-    def _start(self, pool: LocalPool, posted: JobEntry, lease: Lease) -> None:
+    def _start(self, pool: LocalPool, entry: JobEntry, lease: Lease) -> None:
         if not self._leased:
             self._last_finish = time.monotonic()
-        held = self._leased[posted.key] = _LeasedJob(lease, time.monotonic())
-        self._warm_group = posted.group or self._warm_group
-        self._log(f"takes {posted.description}")
+        leased = self._leased[entry.key] = _LeasedJob(lease, time.monotonic())
+        self._warm_group = entry.group or self._warm_group
+        self._log(f"takes {entry.description}")
         self._mark_started()
 
         def progress(step: Progress) -> None:
-            if step.stage != held.stage:
-                self._report_stage(held, step.stage)
-                self._log(f"{posted.description}: {step.stage}")
+            if step.stage != leased.stage:
+                self._report_stage(leased, step.stage)
+                self._log(f"{entry.description}: {step.stage}")
 
         def end(_: Future[Result]) -> None:
-            held.ended = time.monotonic()
+            leased.ended = time.monotonic()
             self._changed.set()
 
-        held.future = pool.submit(posted.job, progress)
-        held.future.add_done_callback(end)
+        leased.future = pool.submit(entry.job, progress)
+        leased.future.add_done_callback(end)
 
     def _mark_started(self) -> None:
-        """Jobs are done in the order of taking: the first that is not done has begun, whether it tells its stages or not."""
-        first = next((held for held in self._leased.values() if not held.future.done()), None)
+        """Jobs run in the order of leasing: the first unfinished one has started, even if it reports no
+        stage."""
+        first = next((leased for leased in self._leased.values() if not leased.future.done()), None)
         if first and not first.stage:
             self._report_stage(first, _STARTED)
 
-    def _report_stage(self, held: _LeasedJob, stage: str) -> None:
+    def _report_stage(self, leased: _LeasedJob, stage: str) -> None:
         with self._stage_lock:
-            if stage != _STARTED or not held.stage:
-                held.stage = stage
-                self._folder.report_stage(held.lease, stage)
+            if stage != _STARTED or not leased.stage:
+                leased.stage = stage
+                self._folder.report_stage(leased.lease, stage)
 
     def _store_results(self) -> None:
-        """Write down what has been found. What cannot be written is still held, and tried again."""
-        for held in [held for held in self._leased.values() if held.future.done()]:
-            posted, hardware = held.lease.entry, held.lease.holder.hardware
-            bound = self._folder.bound_hardware(posted)
-            if held.future.cancelled() or held.future.exception():
-                self._folder.release(held.lease)  # the device failed: others may have more luck
-                self._log(f"gives {posted.description} back")
+        """Write finished results; one that cannot be written stays leased and is retried."""
+        for leased in [leased for leased in self._leased.values() if leased.future.done()]:
+            entry, hardware = leased.lease.entry, leased.lease.holder.hardware
+            bound = self._folder.bound_hardware(entry)
+            if leased.future.cancelled() or leased.future.exception():
+                self._folder.release(leased.lease)  # the device failed; another worker can run it
+                self._log(f"returns {entry.description}")
             elif bound not in ("", hardware):
-                self._folder.release(held.lease)
-                self._log(f"gives {posted.description} back: its task was begun on {bound}")
+                self._folder.release(leased.lease)
+                self._log(f"returns {entry.description}: its task is bound to {bound}")
             else:
-                self._store_result(held, posted, hardware)
-            del self._leased[posted.key]
+                self._store_result(leased, entry, hardware)
+            del self._leased[entry.key]
 
-    def _store_result(self, held: _LeasedJob, posted: JobEntry, hardware: str) -> None:
-        ended = held.ended or time.monotonic()
-        seconds = ended - max(held.acquired, self._last_finish)
-        entry = result_entry(posted, held.future.result(), self._name, hardware, seconds)
-        if not self._folder.add_result(entry):
-            self._log(f"{posted.description}: somebody else had a result before us")
+    def _store_result(self, leased: _LeasedJob, entry: JobEntry, hardware: str) -> None:
+        ended = leased.ended or time.monotonic()
+        seconds = ended - max(leased.acquired, self._last_finish)
+        result = result_entry(entry, leased.future.result(), self._name, hardware, seconds)
+        if not self._folder.add_result(result):
+            self._log(f"{entry.description}: another worker's result came first")
         else:
             self.finished_jobs += 1
             if self._results:
                 with contextlib.suppress(OSError):  # it is written again at the end
-                    transfer.append_result(self._results, entry)
-            self._log(f"{posted.description}: {_summary(entry.result)} ({seconds:.1f} s)")
+                    transfer.append_result(self._results, result)
+            self._log(f"{entry.description}: {_summary(result.result)} ({seconds:.1f} s)")
         self._longest_job, self._last_finish = max(self._longest_job, seconds), ended
 
 

@@ -1,0 +1,142 @@
+"""Live Python objects as tasks: what a worker in another process needs to recreate them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import copy
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from kernelpro.lab.tasks import examples
+from kernelpro.pools import notebook_source
+from kernelpro.records import BadInput
+
+_MAX_COMMENT_LINES = 600
+
+
+class PackedTask(NamedTuple):
+    """Fields of records.Task."""
+
+    source: str
+    entry: str
+    payload: str
+    outputs: str
+
+
+def pack_module(instance: Any, inputs: Any, init_inputs: Any = ()) -> PackedTask:
+    """Pack an nn.Module and example inputs."""
+    cls = type(instance)
+    try:
+        copied, callable_copy = copy.deepcopy(instance).cpu(), copy.deepcopy(instance)
+    except (RuntimeError, TypeError) as error:
+        raise BadInput(f"{cls.__qualname__} cannot be copied to a worker: {error}") from None
+    payload = {"module": copied, "inputs": list(inputs), "init_inputs": list(init_inputs)}
+    submodule_types = {type(part) for part in instance.modules()}
+    return PackedTask(
+        _source_of(cls, submodule_types, repr(instance)),
+        cls.__qualname__,
+        _pickle_base64(payload),
+        _example_outputs(callable_copy, inputs),
+    )
+
+
+def pack_function(callable_: Any, inputs: Any) -> PackedTask:
+    """Pack a function and example inputs."""
+    payload = _pickle_base64({"inputs": list(inputs), "init_inputs": []})
+    return PackedTask(
+        _source_of(callable_), callable_.__qualname__, payload, _example_outputs(callable_, inputs)
+    )
+
+
+def _example_outputs(function: Any, inputs: Any) -> str:
+    """Samples of the outputs here, which a worker must reproduce; empty if the call fails."""
+    try:
+        with torch.no_grad():
+            return examples.dumps(examples.told(function(*copy.deepcopy(list(inputs)))))
+    except Exception:  # the worker gets the same error and reports it
+        return ""
+
+
+def _source_of(definition: Any, parts: Iterable[Any] = (), structure: str = "") -> str:
+    """The source file of a definition.
+
+    In a notebook: the statements that it and its submodules need. For a package, whose files have relative
+    imports: an import statement.
+    """
+    name = definition.__qualname__
+    if "." in name or not name.isidentifier():
+        raise BadInput(f"{name} is not defined at the top level of its file: define it there")
+    try:
+        path = inspect.getsourcefile(definition)
+    except (TypeError, OSError):  # a builtin, or typed into a shell
+        path = None
+    main_names = {part.__qualname__ for part in (definition, *parts) if part.__module__ == "__main__"}
+    main_source = _main_source(main_names) if main_names else ""
+    if definition.__module__ == "__main__" and main_source:
+        return main_source
+    if path is None or not Path(path).is_file():
+        raise BadInput(f"{name} has no source file: define it in a .py file, or in a cell of a notebook")
+    text = Path(path).read_text(encoding="utf-8")
+    standalone = not any(
+        isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(ast.parse(text))
+    )
+    if standalone and not main_source:
+        return text
+    return f"{main_source}\n\n{_import_with_comments(definition, structure)}".lstrip()
+
+
+def _main_source(names: set[str]) -> str:
+    """The notebook statements that these names need, or the running script; empty if there is neither."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    text = Path(script).read_text(encoding="utf-8") if script and Path(script).is_file() else ""
+    return notebook_source.source_of(names) or text
+
+
+def _import_with_comments(definition: Any, structure: str) -> str:
+    """An import statement, with the definition and the module's structure as comments for kernel authors."""
+    comments = [
+        f"{definition.__qualname__} is imported. Its definition:",
+        "",
+        *inspect.getsource(definition).splitlines(),
+    ]
+    comments += ["", "The structure of this module:", "", *structure.splitlines()] if structure else []
+    return "\n".join(
+        [
+            *(f"# {line}".rstrip() for line in comments[:_MAX_COMMENT_LINES]),
+            f"from {definition.__module__} import {definition.__qualname__}\n",
+        ]
+    )
+
+
+def _pickle_base64(content: dict[str, Any]) -> str:
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer).dump(content)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        remedy = (
+            "define its classes at the top level of a file or cell, and create it after their last change"
+        )
+        raise BadInput(
+            f"the module and its inputs cannot be pickled for a worker: {error}; {remedy}"
+        ) from None
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles storages by content: a plain pickle contains addresses, and a task's id is a hash of its
+    content."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, torch.storage.TypedStorage):
+            return NotImplemented
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        return torch.storage._load_from_bytes, (buffer.getvalue(),)
