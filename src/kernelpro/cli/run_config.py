@@ -71,7 +71,8 @@ def describe_mode(task: Task, given: bool) -> str:
 def describe_budget(limits: Limits, dollars_given: bool) -> str:
     """All limits of a run in one line."""
     seconds = {"wall": limits.wall_seconds, "device": limits.device_seconds}
-        parts = [f"{limits.candidates} candidate{'s' * (limits.candidates != 1)}"] if limits.candidates else []
+    plural = "s" * (limits.candidates != 1)
+    parts = [f"{limits.candidates} candidate{plural}"] if limits.candidates else []
     if limits.dollars:
         hint = "" if dollars_given else " (default; --budget dollars=N changes it, 0: no limit)"
         parts.append(f"{limits.dollars:g} dollars{hint}")
