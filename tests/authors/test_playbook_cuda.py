@@ -69,8 +69,8 @@ TRANSPOSED = make_task(
 class FencedChecker(KernelChecker):
     """A check in CUDA whose inputs are surrounded by poison values."""
 
-    def __init__(self, given: Task, folder: Path):
-        super().__init__(given, folder, BACKEND)
+    def __init__(self, task: Task, folder: Path):
+        super().__init__(task, folder, BACKEND)
         self._leaves = [fenced(leaf) for leaf in self._leaves]
 
 
@@ -90,11 +90,11 @@ def _emulated(
 
 
 def assert_correct(
-    trial: KernelChecker, design: Design, monkeypatch: pytest.MonkeyPatch, max_error: float = _MAX_ERROR
+    checker: KernelChecker, design: Design, monkeypatch: pytest.MonkeyPatch, max_error: float = _MAX_ERROR
 ) -> None:
     with guarded(monkeypatch):
-        errors = trial.errors(design)
-    halves = any(t.dtype in ("bfloat16", "float16") for t in trial.program.tensors)
+        errors = checker.errors(design)
+    halves = any(t.dtype in ("bfloat16", "float16") for t in checker.program.tensors)
     assert max(errors) <= (_MAX_ERROR_16_BIT if halves else max_error), (errors, design.to_comment())
 
 
@@ -102,9 +102,9 @@ def assert_correct(
 def test_first_designs_are_correct(
     name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = FencedChecker(FAMILIES[name], tmp_path)
-    products = any(stage.product for stage in trial.program.stages)
-    assert_correct(trial, trial.designs()[0], monkeypatch, _MAX_ERROR_TF32 if products else _MAX_ERROR)
+    checker = FencedChecker(FAMILIES[name], tmp_path)
+    products = any(stage.product for stage in checker.program.stages)
+    assert_correct(checker, checker.designs()[0], monkeypatch, _MAX_ERROR_TF32 if products else _MAX_ERROR)
 
 
 def row_design_cases() -> Iterator[Any]:
@@ -119,8 +119,8 @@ def row_design_cases() -> Iterator[Any]:
 def test_row_designs_are_correct(
     name: str, design_name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = FencedChecker(TASKS[name], tmp_path)
-    assert_correct(trial, all_stages(trial, ROW_DESIGNS[design_name]), monkeypatch)
+    checker = FencedChecker(TASKS[name], tmp_path)
+    assert_correct(checker, all_stages(checker, ROW_DESIGNS[design_name]), monkeypatch)
 
 
 def test_16_bit_types_and_transpose_tiles_are_correct(
@@ -175,44 +175,44 @@ LARGE_POOL = make_task("F.max_pool2d(a, 3, 2, 1)", "torch.randn(64, 64, 64, 64)"
 def test_overlapping_windows_share_loads(
     name: str, coarsening: int, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, overlapping = WINDOWS[name]
-    trial = FencedChecker(given, tmp_path)
-    design = overlapped(trial, coarsening)
-    assert BACKEND.write(trial.program, design).count("for (int input_row = 0;") == overlapping
-    assert_correct(trial, design, monkeypatch)
+    task, overlapping = WINDOWS[name]
+    checker = FencedChecker(task, tmp_path)
+    design = overlapped(checker, coarsening)
+    assert BACKEND.write(checker.program, design).count("for (int input_row = 0;") == overlapping
+    assert_correct(checker, design, monkeypatch)
 
 
 def test_first_design_shares_overlapping_windows() -> None:
-    read = program_of(LARGE_POOL)
-    first = BACKEND.seeds(read)[0].design
+    program = program_of(LARGE_POOL)
+    first = BACKEND.seeds(program)[0].design
     assert first.stages[0].order == "tiles" and first.stages[0].coarsening == 8
     plain = StageDesign(order="strips")
     (overlap,) = (move for move in MOVES if move.name == "share windows")
-    found = overlap.apply(read, Design("cuda", (plain,)))
-    assert found and found.stages[0].coarsening == 8 and overlap.apply(read, first) is None
+    design = overlap.apply(program, Design("cuda", (plain,)))
+    assert design and design.stages[0].coarsening == 8 and overlap.apply(program, first) is None
 
 
 @pytest.mark.parametrize("math_mode", MATH_TASKS)
 def test_fast_math_is_within_tolerance(math_mode: Any, on_cpu: Any, tmp_path: Path) -> None:
-    trial = KernelChecker(math_task(math_mode), tmp_path, BACKEND)
-    excesses = trial.excesses(BACKEND.write(trial.program, replace(trial.designs()[0], math=math_mode)))
+    checker = KernelChecker(math_task(math_mode), tmp_path, BACKEND)
+    excesses = checker.excesses(BACKEND.write(checker.program, replace(checker.designs()[0], math=math_mode)))
     assert set(excesses) >= {"as given", "x3", "x0.01", "negated"} and max(excesses.values()) <= 1, excesses
 
 
-def overlapped(trial: KernelChecker, coarsening: int) -> Design:
+def overlapped(checker: KernelChecker, coarsening: int) -> Design:
     """A design with this many outputs per thread, where windows overlap."""
-    how = StageDesign(order="tiles", threads=64)
+    stage_design = StageDesign(order="tiles", threads=64)
     return Design(
         "cuda",
         tuple(
-            replace(how, coarsening=coarsening) if find_overlap(stage) else how
-            for stage in trial.program.stages
+            replace(stage_design, coarsening=coarsening) if find_overlap(stage) else stage_design
+            for stage in checker.program.stages
         ),
     )
 
 
-def all_stages(trial: KernelChecker, how: StageDesign) -> Design:
-    return Design("cuda", (how,) * len(trial.program.stages))
+def all_stages(checker: KernelChecker, stage_design: StageDesign) -> Design:
+    return Design("cuda", (stage_design,) * len(checker.program.stages))
 
 
 # --- products ----------------------------------------------------------------------------------------------
@@ -280,11 +280,11 @@ _PAIRS = [(name, design_name) for name in MATMULS for design_name in MATMUL_DESI
 def test_matrix_products_are_correct(
     name: str, design_name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = FencedChecker(MATMULS[name], tmp_path)
+    checker = FencedChecker(MATMULS[name], tmp_path)
     tf32 = name == "layers" and design_name != "multiply-add"
     assert_correct(
-        trial,
-        all_stages(trial, MATMUL_DESIGNS[design_name]),
+        checker,
+        all_stages(checker, MATMUL_DESIGNS[design_name]),
         monkeypatch,
         _MAX_ERROR_TF32 if tf32 else _MAX_ERROR,
     )
@@ -294,11 +294,11 @@ def test_matrix_products_are_correct(
 def test_convolutions_become_matrix_products(
     precision: Any, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = FencedChecker(CONVOLUTION, tmp_path)
-    assert trial.designs()[0].stages[0].order == "tiles"
-    design = replace(all_stages(trial, MATMUL_DESIGNS["tensor cores"]), precision=precision)
-    assert ("mma<TF32>" in BACKEND.write(trial.program, design)) == (precision == "tf32")
-    assert_correct(trial, design, monkeypatch, _MAX_ERROR_TF32 if precision == "tf32" else _MAX_ERROR)
+    checker = FencedChecker(CONVOLUTION, tmp_path)
+    assert checker.designs()[0].stages[0].order == "tiles"
+    design = replace(all_stages(checker, MATMUL_DESIGNS["tensor cores"]), precision=precision)
+    assert ("mma<TF32>" in BACKEND.write(checker.program, design)) == (precision == "tf32")
+    assert_correct(checker, design, monkeypatch, _MAX_ERROR_TF32 if precision == "tf32" else _MAX_ERROR)
 
 
 @pytest.mark.parametrize(
@@ -320,32 +320,35 @@ def test_defects_of_matrix_products_are_detected(
     right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy without a wait, a missing barrier, the wrong buffer, a missing bounds check, half of the terms."""
-    trial = FencedChecker(make_task("a @ b", f"{exact_in_tf32(44, 40)}, {exact_in_tf32(40, 52)}"), tmp_path)
-    source = BACKEND.write(trial.program, all_stages(trial, MATMUL_DESIGNS["tensor cores"]))
+    checker = FencedChecker(make_task("a @ b", f"{exact_in_tf32(44, 40)}, {exact_in_tf32(40, 52)}"), tmp_path)
+    source = BACKEND.write(checker.program, all_stages(checker, MATMUL_DESIGNS["tensor cores"]))
     assert right in source
     with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
-        assert max(trial.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
+        assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
 
 
 def test_design_sets_the_precision_of_matrix_products() -> None:
-    read = program_of(make_task("a @ b", "torch.randn(64, 64), torch.randn(64, 64)"))
-    designs = [seed.design for seed in BACKEND.seeds(read)]
-    assert len(designs) > 1 and "mma<TF32>" in BACKEND.write(read, designs[0])
+    program = program_of(make_task("a @ b", "torch.randn(64, 64), torch.randn(64, 64)"))
+    designs = [seed.design for seed in BACKEND.seeds(program)]
+    assert len(designs) > 1 and "mma<TF32>" in BACKEND.write(program, designs[0])
     for design in designs:
-        assert "mma<" not in BACKEND.write(read, replace(design, precision="fp32")).split("__global__")[1]
+        assert "mma<" not in BACKEND.write(program, replace(design, precision="fp32")).split("__global__")[1]
 
 
 def test_matrix_products_of_integers_are_rejected() -> None:
-    read = program_of(make_task("a @ b", "torch.randint(0, 9, (32, 32)), torch.randint(0, 9, (32, 32))"))
+    program = program_of(make_task("a @ b", "torch.randint(0, 9, (32, 32)), torch.randint(0, 9, (32, 32))"))
     with pytest.raises(NoProposal, match="matrix product of int64"):
-        BACKEND.write(read, BACKEND.seeds(read)[0].design)
+        BACKEND.write(program, BACKEND.seeds(program)[0].design)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*MATMULS, "convolution"])
 def test_matrix_products_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = KernelChecker(MATMULS.get(name, CONVOLUTION), tmp_path, BACKEND, "cuda")
-    for design in (*trial.designs(), *(all_stages(trial, how) for how in MATMUL_DESIGNS.values())):
+    checker = KernelChecker(MATMULS.get(name, CONVOLUTION), tmp_path, BACKEND, "cuda")
+    for design in (
+        *checker.designs(),
+        *(all_stages(checker, stage_design) for stage_design in MATMUL_DESIGNS.values()),
+    ):
         limit = (
             _MAX_ERROR_16_BIT
             if name == "halves"
@@ -353,16 +356,16 @@ def test_matrix_products_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None
             if name in ("layers", "convolution")
             else _MAX_ERROR
         )
-        assert max(trial.errors(design)) <= limit, design.to_comment()
+        assert max(checker.errors(design)) <= limit, design.to_comment()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", WINDOWS)
 def test_overlapping_windows_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = KernelChecker(WINDOWS[name][0], tmp_path, BACKEND, "cuda")
+    checker = KernelChecker(WINDOWS[name][0], tmp_path, BACKEND, "cuda")
     for coarsening in (8, 3):
-        design = overlapped(trial, coarsening)
-        assert max(trial.errors(design)) <= (_MAX_ERROR_16_BIT if name == "convolutions" else _MAX_ERROR), (
+        design = overlapped(checker, coarsening)
+        assert max(checker.errors(design)) <= (_MAX_ERROR_16_BIT if name == "convolutions" else _MAX_ERROR), (
             design.to_comment()
         )
 
@@ -370,8 +373,8 @@ def test_overlapping_windows_are_correct_on_a_gpu(name: str, tmp_path: Path) -> 
 @pytest.mark.gpu
 @pytest.mark.parametrize("math_mode", MATH_TASKS)
 def test_fast_math_is_within_tolerance_on_a_gpu(math_mode: Any, tmp_path: Path) -> None:
-    trial = KernelChecker(math_task(math_mode), tmp_path, BACKEND, "cuda")
-    excesses = trial.excesses(BACKEND.write(trial.program, replace(trial.designs()[0], math=math_mode)))
+    checker = KernelChecker(math_task(math_mode), tmp_path, BACKEND, "cuda")
+    excesses = checker.excesses(BACKEND.write(checker.program, replace(checker.designs()[0], math=math_mode)))
     assert max(excesses.values()) <= 1, excesses
 
 
@@ -398,11 +401,11 @@ def test_defects_of_row_kernels_are_detected(
     right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing barrier, a wrong index, a store outside the tensor, a divergent barrier, a missing bounds check."""
-    trial = FencedChecker(TASKS["softmax"], tmp_path)
-    source = BACKEND.write(trial.program, all_stages(trial, ROW_DESIGNS["a block per row"]))
+    checker = FencedChecker(TASKS["softmax"], tmp_path)
+    source = BACKEND.write(checker.program, all_stages(checker, ROW_DESIGNS["a block per row"]))
     assert right in source
     with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
-        assert max(trial.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
+        assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
 
 
 def test_misaligned_inputs_are_rejected(on_cpu: Any, tmp_path: Path) -> None:
@@ -411,16 +414,16 @@ def test_misaligned_inputs_are_rejected(on_cpu: Any, tmp_path: Path) -> None:
     )
     names: dict[str, Any] = {}
     exec(source, names)
-    given = torch.randn(65)
-    assert torch.equal(names["ModelNew"]()(given[:64]), given[:64] * 2)
+    values = torch.randn(65)
+    assert torch.equal(names["ModelNew"]()(values[:64]), values[:64] * 2)
     with pytest.raises(LaunchError, match="716"):
-        names["ModelNew"]()(given[1:])
+        names["ModelNew"]()(values[1:])
 
 
 def test_designs_round_trip_and_every_move_applies() -> None:
-    made = set()
+    applied = set()
     long_sums = make_task("F.gelu(a @ b)", "torch.randn(256, 4096), torch.randn(4096, 256)")
-    for given in (
+    for task in (
         *TASKS.values(),
         TRANSPOSED,
         FAMILIES["pooling"],
@@ -428,17 +431,17 @@ def test_designs_round_trip_and_every_move_applies() -> None:
         MATMULS["layers"],
         long_sums,
     ):
-        read = program_of(given)
-        starts = [seed.design for seed in BACKEND.seeds(read)]
-        if not any(stage.product for stage in read.stages):
-            starts.append(Design("cuda", (ROW_DESIGNS["split rows"],) * len(read.stages)))
+        program = program_of(task)
+        starts = [seed.design for seed in BACKEND.seeds(program)]
+        if not any(stage.product for stage in program.stages):
+            starts.append(Design("cuda", (ROW_DESIGNS["split rows"],) * len(program.stages)))
         for start in starts:
-            assert parse_design(BACKEND.write(read, start)) == start
+            assert parse_design(BACKEND.write(program, start)) == start
             for move in MOVES:
-                if (moved := move.apply(read, start)) is not None:
-                    assert moved != start and parse_design(BACKEND.write(read, moved)) == moved
-                    made.add(move.name)
-    assert made == {move.name for move in MOVES}
+                if (moved := move.apply(program, start)) is not None:
+                    assert moved != start and parse_design(BACKEND.write(program, moved)) == moved
+                    applied.add(move.name)
+    assert applied == {move.name for move in MOVES}
 
 
 @pytest.mark.parametrize(
@@ -452,13 +455,13 @@ def test_designs_round_trip_and_every_move_applies() -> None:
 )
 def test_math_moves_apply_where_they_help(forward: str, offered: set[str]) -> None:
     """Approximations are not offered for results themselves, which would have few digits near zero."""
-    read = program_of(make_task(forward))
-    design = BACKEND.seeds(read)[0].design
-    made = [found for move in MOVES if (found := move.apply(read, design)) and found.math != "library"]
-    assert {found.math for found in made} == offered
-    for found in made:
-        back = BACKEND.fallbacks(read, found)[0]
-        assert back == replace(found, math={"approximate": "fast", "fast": "library"}[found.math]), (
+    program = program_of(make_task(forward))
+    design = BACKEND.seeds(program)[0].design
+    moved = [new for move in MOVES if (new := move.apply(program, design)) and new.math != "library"]
+    assert {new.math for new in moved} == offered
+    for new in moved:
+        back = BACKEND.fallbacks(program, new)[0]
+        assert back == replace(new, math={"approximate": "fast", "fast": "library"}[new.math]), (
             "a step back after a wrong result"
         )
 
@@ -488,8 +491,8 @@ def test_machine_code_has_16_byte_accesses(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
-    read = program_of(make_task(*LARGE[name]))
-    source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
+    program = program_of(make_task(*LARGE[name]))
+    source = BACKEND.write(program, BACKEND.seeds(program)[0].design)
     exec(source, {})
     static = sass.analyze(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source
@@ -507,12 +510,12 @@ def test_machine_code_has_16_byte_accesses(
 @pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 def test_approximate_math_takes_fewer_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
-    read = program_of(make_task(*LARGE["gelu"]))
+    program = program_of(make_task(*LARGE["gelu"]))
     counts = {}
     for math_mode in ("library", "approximate"):
         folder = tmp_path / math_mode
         monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(folder))
-        source = BACKEND.write(read, replace(BACKEND.seeds(read)[0].design, math=math_mode))  # type: ignore[arg-type]
+        source = BACKEND.write(program, replace(BACKEND.seeds(program)[0].design, math=math_mode))  # type: ignore[arg-type]
         exec(source, {})
         (facts,) = sass.analyze({file.name: file.read_bytes() for file in folder.iterdir()}, source).kernels[
             "stage0"
@@ -529,12 +532,12 @@ def test_matrix_products_use_tensor_cores_and_async_copies(
 ) -> None:
     monkeypatch.setenv("KERNELPRO_CUDA_ARCH", "90a")
     shapes = ("2048, 1024", "1024, 4096", "2048, 4096")
-    read = program_of(
+    program = program_of(
         make_task(
             "F.gelu(a @ b) + c", ", ".join(f"torch.empty({shape}, dtype=torch.{dtype})" for shape in shapes)
         )
     )
-    source = BACKEND.write(read, BACKEND.seeds(read)[0].design)
+    source = BACKEND.write(program, BACKEND.seeds(program)[0].design)
     exec(source, {})
     static = sass.analyze(
         {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}, source

@@ -84,10 +84,10 @@ def compiled(for_hopper: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
 
 
 def by_name(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    lines_by_name: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        found.setdefault(line["name"], []).append(line)
-    return found
+        lines_by_name.setdefault(line["name"], []).append(line)
+    return lines_by_name
 
 
 @pytest.mark.parametrize("name", with_marks(INTERPRETED, DEFAULT_TASKS[1::2]))
@@ -104,7 +104,7 @@ def test_interpreted_designs_match_the_reference(
 
 @pytest.mark.parametrize("math_mode", MATH_TASKS)
 def test_fast_math_is_within_tolerance(math_mode: str, interpreted: dict[str, list[dict[str, Any]]]) -> None:
-    (line,) = interpreted[f"quick, {math_mode}"]
+    (line,) = interpreted[f"fast math, {math_mode}"]
     assert "failed" not in line, line
     assert (
         set(line["excesses"]) >= {"as given", "x3", "x0.01", "negated"}
@@ -114,7 +114,7 @@ def test_fast_math_is_within_tolerance(math_mode: str, interpreted: dict[str, li
 
 @pytest.mark.parametrize("math_mode", MATH_TASKS)
 def test_fast_math_compiles(math_mode: str, compiled: dict[str, list[dict[str, Any]]]) -> None:
-    (line,) = compiled[f"quick, {math_mode}"]
+    (line,) = compiled[f"fast math, {math_mode}"]
     assert "failed" not in line, line
 
 
@@ -133,11 +133,11 @@ def test_kernels_use_existing_triton_functions(name: str) -> None:
     """For all seeds, and for every move from the first."""
     import triton.language as tl
 
-    read = program_of(tasks()[name])
-    designs = [seed.design for seed in triton.BACKEND.seeds(read)]
-    designs += [made for move in triton.BACKEND.moves if (made := move.apply(read, designs[0]))]
+    program = program_of(tasks()[name])
+    designs = [seed.design for seed in triton.BACKEND.seeds(program)]
+    designs += [new for move in triton.BACKEND.moves if (new := move.apply(program, designs[0]))]
     for design in designs:
-        for word, call in triton_calls(triton.write(read, design)):
+        for word, call in triton_calls(triton.write(program, design)):
             assert hasattr(tl, word), word
             if call:
                 named = {str(keyword.arg): keyword.value for keyword in call.keywords}
@@ -203,25 +203,25 @@ class TestDisassembled:
 @pytest.mark.gpu
 @pytest.mark.parametrize("math_mode", MATH_TASKS)
 def test_fast_math_is_within_tolerance_on_a_gpu(math_mode: Any, tmp_path: Path) -> None:
-    trial = KernelChecker(math_task(math_mode), tmp_path, triton.BACKEND, "cuda")
-    excesses = trial.excesses(triton.write(trial.program, replace(trial.designs()[0], math=math_mode)))
+    checker = KernelChecker(math_task(math_mode), tmp_path, triton.BACKEND, "cuda")
+    excesses = checker.excesses(triton.write(checker.program, replace(checker.designs()[0], math=math_mode)))
     assert max(excesses.values()) <= 1, excesses
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "float64"])
 def test_every_design_is_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
-    trial = KernelChecker(FAMILIES[name], tmp_path, triton.BACKEND, "cuda")
-    for design in trial.designs():
-        assert max(trial.errors(replace(design, precision="fp32"))) < _MAX_ERROR, design
+    checker = KernelChecker(FAMILIES[name], tmp_path, triton.BACKEND, "cuda")
+    for design in checker.designs():
+        assert max(checker.errors(replace(design, precision="fp32"))) < _MAX_ERROR, design
 
 
 def test_design_sets_the_precision() -> None:
-    given = program_of(make_task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)"))
-    design = triton.BACKEND.seeds(given)[0].design
-    assert 'input_precision="tf32"' in triton.write(given, design)
+    program = program_of(make_task("a @ b", "torch.randn(32, 32), torch.randn(32, 32)"))
+    design = triton.BACKEND.seeds(program)[0].design
+    assert 'input_precision="tf32"' in triton.write(program, design)
     exact = parse_design(design.to_comment().replace('"math"', '"precision": "fp32", "math"'))
-    assert 'input_precision="ieee"' in triton.write(given, exact)
+    assert 'input_precision="ieee"' in triton.write(program, exact)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_design_sets_the_precision() -> None:
     ],
 )
 def test_unsupported_operations_are_rejected(forward: str, inputs: str, reason: str) -> None:
-    given = program_of(make_task(forward, inputs))
+    program = program_of(make_task(forward, inputs))
     with pytest.raises(NoProposal, match=reason):
-        triton.write(given, triton.BACKEND.seeds(given)[0].design)
+        triton.write(program, triton.BACKEND.seeds(program)[0].design)
 
 
 @pytest.mark.parametrize(
@@ -243,12 +243,12 @@ def test_unsupported_operations_are_rejected(forward: str, inputs: str, reason: 
     ["a.softmax(-1)", "a.sum(0)", "F.linear(a, a)", "a.t().contiguous()", "F.max_pool1d(a, 3, 1, 1)"],
 )
 def test_moves_and_fallbacks_give_distinct_candidates(forward: str) -> None:
-    given = program_of(make_task(forward, "torch.randn(512, 512)"))
-    design = triton.BACKEND.seeds(given)[0].design
-    made = [found for move in triton.BACKEND.moves if (found := move.apply(given, design))]
-    made += triton.BACKEND.fallbacks(given, design)
-    sources = {triton.write(given, one) for one in (design, *made)}
-    assert len(made) >= 2 and len(sources) == len(made) + 1
+    program = program_of(make_task(forward, "torch.randn(512, 512)"))
+    design = triton.BACKEND.seeds(program)[0].design
+    others = [new for move in triton.BACKEND.moves if (new := move.apply(program, design))]
+    others += triton.BACKEND.fallbacks(program, design)
+    sources = {triton.write(program, other) for other in (design, *others)}
+    assert len(others) >= 2 and len(sources) == len(others) + 1
 
 
 def test_moves_name_existing_diagnostics() -> None:

@@ -129,7 +129,7 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
 }
 
 
-def first(program: Program) -> Design:
+def first_design(program: Program) -> Design:
     from kernelpro.authors.playbook.triton.backend import BACKEND
 
     return BACKEND.seeds(program)[0].design
@@ -139,17 +139,17 @@ def tasks() -> dict[str, Task]:
     return {**FAMILIES, **{name: make_task(*texts) for name, texts in EXTRA_TASKS.items()}}
 
 
-def interpret_quick(math_mode: str, folder: Path) -> None:
+def interpret_fast_math(math_mode: str, folder: Path) -> None:
     """Compares a math mode's functions with the judge's tolerance."""
     from playbook_harness import KernelChecker
 
     from kernelpro.authors.playbook.triton.backend import BACKEND
 
-    trial = KernelChecker(math_task(math_mode), folder, BACKEND)
-    source = BACKEND.write(trial.program, replace(first(trial.program), math=math_mode))  # type: ignore[arg-type]
+    checker = KernelChecker(math_task(math_mode), folder, BACKEND)
+    source = BACKEND.write(checker.program, replace(first_design(checker.program), math=math_mode))  # type: ignore[arg-type]
     assert LIBDEVICE in source
     source = source.replace(LIBDEVICE, "import libdevice_on_cpu as libdevice\n")
-    report(f"quick, {math_mode}", math_mode, lambda: {"excesses": trial.excesses(source)})
+    report(f"fast math, {math_mode}", math_mode, lambda: {"excesses": checker.excesses(source)})
 
 
 def interpret(names: list[str]) -> None:
@@ -159,23 +159,25 @@ def interpret(names: list[str]) -> None:
     from kernelpro.authors.playbook.triton.backend import BACKEND
 
     warnings.simplefilter("ignore")  # masked elements overflow or divide by zero
-    given = tasks()
+    all_tasks = tasks()
     with tempfile.TemporaryDirectory() as folder:
         for math_mode in MATH_TASKS:
-            interpret_quick(math_mode, Path(folder))
+            interpret_fast_math(math_mode, Path(folder))
         for name in names:
-            trial = KernelChecker(given[name], Path(folder), BACKEND)
+            checker = KernelChecker(all_tasks[name], Path(folder), BACKEND)
             for label in INTERPRETED[name]:
-                design = first(trial.program).with_all_stages(**DESIGNS[label])
-                source = BACKEND.write(trial.program, design)
+                design = first_design(checker.program).with_all_stages(**DESIGNS[label])
+                source = BACKEND.write(checker.program, design)
                 parse(source)
-                again = parse_design(source)
-                parsed = {"round_trip": parse_design(BACKEND.write(trial.program, again)) == again}
+                parsed_design = parse_design(source)
+                parsed = {
+                    "round_trip": parse_design(BACKEND.write(checker.program, parsed_design)) == parsed_design
+                }
                 report(
                     name,
                     label,
-                    lambda trial=trial, design=design, parsed=parsed: {
-                        "errors": trial.errors(design),
+                    lambda checker=checker, design=design, parsed=parsed: {
+                        "errors": checker.errors(design),
                         **parsed,
                     },
                 )
@@ -195,24 +197,24 @@ def compile_all(root: Path, names: list[str]) -> None:
 
     os.environ["TRITON_CACHE_DIR"] = str(root)
     path = root / "candidate.py"
-    known = tasks()
+    all_tasks = tasks()
     for math_mode in MATH_TASKS:
-        given = math_task(math_mode)
-        read = program_of(given)
-        path.write_text(BACKEND.write(read, replace(first(read), math=math_mode)))  # type: ignore[arg-type]
-        report(f"quick, {math_mode}", math_mode, lambda given=given: {"grid": compiled(path, given)})
+        task = math_task(math_mode)
+        program = program_of(task)
+        path.write_text(BACKEND.write(program, replace(first_design(program), math=math_mode)))  # type: ignore[arg-type]
+        report(f"fast math, {math_mode}", math_mode, lambda task=task: {"grid": compiled(path, task)})
     for name in names:
-        read, given = program_of(known[name]), known[name]
-        for place, seed in enumerate(BACKEND.seeds(read)[: None if name in ALL_SEEDS else 1]):
-            path.write_text(BACKEND.write(read, seed.design))
-            report(name, str(place), lambda given=given: {"grid": compiled(path, given)})
+        program, task = program_of(all_tasks[name]), all_tasks[name]
+        for number, seed in enumerate(BACKEND.seeds(program)[: None if name in ALL_SEEDS else 1]):
+            path.write_text(BACKEND.write(program, seed.design))
+            report(name, str(number), lambda task=task: {"grid": compiled(path, task)})
 
 
-def compiled(path: Path, given: Task) -> tuple[int, ...]:
+def compiled(path: Path, task: Task) -> tuple[int, ...]:
     sys.path.append(str(Path(__file__).parent.parent / "defects"))
     import building
 
-    return building.compile_triton(path, Reference(given, "meta", 0))
+    return building.compile_triton(path, Reference(task, "meta", 0))
 
 
 def disassemble_all(root: Path) -> None:
@@ -222,15 +224,15 @@ def disassemble_all(root: Path) -> None:
     if sass.find_tool("nvdisasm") is None:
         return
     for name, (forward, inputs) in DISASSEMBLED.items():
-        given = make_task(forward, inputs)
+        task = make_task(forward, inputs)
         math_mode = "approximate" if name == "cheap GELU" else "library"
-        read = program_of(given)
+        program = program_of(task)
         folder = root / name.replace(" ", "_")
         folder.mkdir()
         os.environ["TRITON_CACHE_DIR"] = str(folder)
         path = folder / "candidate.py"
-        path.write_text(BACKEND.write(read, replace(first(read), math=math_mode)))  # type: ignore[arg-type]
-        compiled(path, given)
+        path.write_text(BACKEND.write(program, replace(first_design(program), math=math_mode)))  # type: ignore[arg-type]
+        compiled(path, task)
         files = {
             f"{file.parent.name}/{file.name}": file.read_bytes()
             for file in folder.rglob("*")
