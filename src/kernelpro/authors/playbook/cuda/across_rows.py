@@ -32,14 +32,17 @@ class ThreadsAcrossRows(RowKernel):
 
     @property
     def lanes(self) -> int:
+        """Threads that share a row, as designed."""
         return self.design.lanes
 
     @property
     def grid(self) -> str:
+        """Blocks of `WIDTH` threads with `rows_per_pack` rows each."""
         width = f"({self.threads} / {self.lane_count})"
         return f"(({self.stage.rows // self.rows_per_pack} + {width} - 1) / {width})"
 
     def header(self) -> list[str]:
+        """The lane is the slow index of the thread, the row the fast one."""
         packs, split = self.stage.rows // self.rows_per_pack, self.split
         sizes = f"LANES = {self.lane_count}, WIDTH = {self.threads} / LANES, STRIDE = LANES * {split}"
         return [
@@ -53,9 +56,11 @@ class ThreadsAcrossRows(RowKernel):
         ]
 
     def vector(self, row_pass: RowPass) -> int:
+        """A pack has one element of each row of the thread."""
         return self.rows_per_pack
 
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        """`row` counts groups of `rows_per_pack` rows; `j` is the row within the group."""
         row = variable(LoopVar("row", self.stage.rows // self.rows_per_pack))
         j = variable(LoopVar("j", self.rows_per_pack))
         outer = unflatten_pack(row, self.stage.outer, self.rows_per_pack, j)
@@ -64,6 +69,7 @@ class ThreadsAcrossRows(RowKernel):
         return outer | unflatten_loops(row_pass.loops, variable(LoopVar("pack", self._packs(row_pass))))
 
     def reduce_lanes(self, step: ReduceStep) -> list[str]:
+        """Reduces across lanes through shared memory."""
         name, value_type = step.name, arithmetic_type(step.value.dtype)
         return [
             self._scratch(value_type, name),
@@ -77,6 +83,7 @@ class ThreadsAcrossRows(RowKernel):
         return f"__shared__ {value_type} scratch_{name}[{size}];"
 
     def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
+        """An array in which consecutive threads have consecutive elements."""
         start = " + ".join(["(float*)shared_memory", *self.shared_sizes])
         line = f"float* const cached{node.number} = {start} + threadIdx.x % WIDTH;"
         width = f"({self.threads} / {self.lane_count})"

@@ -26,13 +26,16 @@ class ThreadsAlongRow(RowKernel):
 
     @property
     def lanes(self) -> int:
+        """Threads that share a row, as designed."""
         return self.design.threads // self.design.coarsening
 
     @property
     def grid(self) -> str:
+        """Blocks of `coarsening` rows each."""
         return f"(({self.stage.rows} + {self.coarsening} - 1) / {self.coarsening})"
 
     def header(self) -> list[str]:
+        """The lane is the fast index of the thread, the row the slow one."""
         rows, split = self.stage.rows, self.split
         lanes = f"LANES = {self.threads} / {self.coarsening}"
         return [
@@ -47,9 +50,11 @@ class ThreadsAlongRow(RowKernel):
         ]
 
     def vector(self, row_pass: RowPass) -> int:
+        """A pack has as many elements as the innermost loop of the pass allows."""
         return fit_vector(self.design.vector_width, row_pass.loops)
 
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        """`pack` counts the packs of a row; `j` is the element within the pack."""
         outer = unflatten_loops(self.stage.outer, variable(LoopVar("row", self.stage.rows)))
         if row_pass is None or not row_pass.loops:
             return outer
@@ -58,6 +63,7 @@ class ThreadsAlongRow(RowKernel):
         return outer | unflatten_pack(pack, row_pass.loops, vector, variable(LoopVar("j", vector)))
 
     def reduce_lanes(self, step: ReduceStep) -> list[str]:
+        """Reduces across consecutive threads, with shuffles first."""
         name, value_type = step.name, arithmetic_type(step.value.dtype)
         reduction = f"reduce_lanes<{REDUCE_OPERATORS[step.kind]}, LANES>({name}_partial, scratch_{name})"
         return [
@@ -66,6 +72,7 @@ class ThreadsAlongRow(RowKernel):
         ]
 
     def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
+        """An array per row, with the elements `j` of all packs together."""
         start = " + ".join(["(float*)shared_memory", *self.shared_sizes])
         packs = next(self._packs(row_pass) for row_pass in self.passes if node in row_pass.cached)
         line = f"float* const cached{node.number} = {start} + threadIdx.x / LANES * {count};"

@@ -93,12 +93,14 @@ class SlidingWindows(ThreadsAcrossRows):
     """A thread takes `coarsening` consecutive outputs along the loop in which their windows overlap."""
 
     def layout(self) -> tuple[int, str]:
+        """Outputs of a thread; a single thread computes each of them."""
         overlap = find_overlap(self.stage)
         assert overlap, "the caller checks that windows overlap"
         self._overlap = overlap
         return outputs_per_thread(self.stage, self.design.coarsening), "1"
 
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
+        """`j` is the output of the thread; a window's index follows from `input_row` and `j`."""
         overlap, outputs = self._overlap, self.rows_per_pack
         row, j = variable(LoopVar("row", self.stage.rows // outputs)), variable(LoopVar("j", outputs))
         sizes = [var.extent // (outputs if var == overlap.output_loop else 1) for var in self.stage.outer]

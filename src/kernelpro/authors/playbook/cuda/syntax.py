@@ -47,6 +47,7 @@ class CudaPrinter(CppPrinter):
         """Appended to the names of per-row values."""
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
+        """The index with the thread's indices in place of loop variables, as text."""
         return super().index(self.resolve(index), names)
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
@@ -58,13 +59,16 @@ class CudaPrinter(CppPrinter):
         return self.pointers[tensor]
 
     def load(self, tensor: str, index: str, dtype: str) -> str:
+        """A load, converted to the type in which its dtype is computed."""
         text = f"{self.pointers[tensor]}[{index}]"
         return f"float({text})" if dtype in ("float16", "bfloat16") else text
 
-    def store(self, tensor: str, index: str, held: str, text: str, dtype: str) -> str:
-        return f"{self.pointers[tensor]}[{index}] = {STORAGE_TYPES[held]}({text});"
+    def store(self, tensor: str, index: str, tensor_dtype: str, text: str, dtype: str) -> str:
+        """A statement that writes `text` to an element of a tensor."""
+        return f"{self.pointers[tensor]}[{index}] = {STORAGE_TYPES[tensor_dtype]}({text});"
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
+        """CUDA's functions and intrinsics; everything else as in C++."""
         kind = arithmetic_type(node.dtype)
         if op in ("max", "min"):  # casts: integer literals are printed without a suffix
             return f"{'maximum' if op == 'max' else 'minimum'}({', '.join(f'{kind}({arg})' for arg in args)})"
@@ -82,6 +86,7 @@ class CudaPrinter(CppPrinter):
         return super().operator(op, args, node)
 
     def reference(self, node: Expr, names: Names) -> str:
+        """The variable of a reduction or total."""
         return f"{node.data}{self.row_suffix}" if node.op == "row" else str(node.data)
 
 

@@ -41,6 +41,7 @@ class RowPerLane(StageKernel):
     row_shape = "[BLOCK]"
 
     def write(self) -> None:
+        """Adds the stage's kernel to the builder."""
         threads = self.builder.tune_threads(self.number, self.design.threads)
         vectors = self.builder.tune_vector_width(self.number, self.design.vector_width)
         block = f"BLOCK{self.number}"
@@ -109,6 +110,7 @@ class TransposeTile(StageKernel):
         self._tile_loops = tile_loops
 
     def write(self) -> None:
+        """Adds the stage's kernel to the builder."""
         loops = (*self.stage.outer, *self.stage.steps[0].loops)
         batch_loops = [var for var in loops if var not in self._tile_loops]
         batch = LoopVar("batch", iterations(batch_loops))

@@ -62,6 +62,7 @@ class TritonRowKernel(StageKernel):
         self._split = 1 if whole_row else power_of_two(design.split)
 
     def write(self) -> None:
+        """Adds one kernel, or one per pass with reductions if several programs share a row."""
         self._declare_constants()
         names: Names = {}
         if self._split == 1:

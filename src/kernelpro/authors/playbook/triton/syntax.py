@@ -108,6 +108,7 @@ class TritonPrinter(Printer):
         """Pointers that the current kernel uses, in order of first use."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
+        """A literal."""
         if dtype == "bool":
             return "True" if value else "False"
         if dtype not in FLOATING:
@@ -117,9 +118,11 @@ class TritonPrinter(Printer):
         return repr(float(value))
 
     def declare(self, name: str, dtype: str, text: str) -> str:
+        """An assignment; Triton needs no types."""
         return f"{name} = {text}"
 
     def must_be_named(self, node: Expr) -> bool:
+        """Loads get a variable: each is printed once."""
         return node.op == "load" or (node.op == "product" and node.data[0] in self.products)
 
     # --- loads and stores -------------------------------------------------------------------------
@@ -151,6 +154,7 @@ class TritonPrinter(Printer):
         return frozenset(axis for inner, _ in atom.dividend.terms for axis in self._tile_axes(inner))
 
     def divide(self, text: str, by: int, quotient: bool) -> str:
+        """Integer quotient or remainder."""
         return f"(({text}) {'//' if quotient else '%'} {by})"
 
     def mask(self, index: IndexExpr, names: Names, size: int) -> str:
@@ -173,6 +177,7 @@ class TritonPrinter(Printer):
         return [*checks, f"({text} < {size})"] if bounds[1] >= size else checks
 
     def load(self, tensor: str, index: str, dtype: str) -> str:
+        """An unmasked load."""
         self.pointers[tensor] = None
         return f"tl.load({tensor} + {index})"
 
@@ -196,6 +201,7 @@ class TritonPrinter(Printer):
         return f"{text[:-1]}, mask={mask}, other=0)" if mask else text
 
     def text(self, node: Expr, names: Names) -> str:
+        """An expression; loads of 16-bit types are converted to float32."""
         if node in names:
             return names[node]
         if node.op == "load":
@@ -220,6 +226,7 @@ class TritonPrinter(Printer):
         )
 
     def reference(self, node: Expr, names: Names) -> str:
+        """The variable of a reduction or total, or a load of a stored matrix product."""
         if node.op == "product":
             name, column = node.data
             row, columns = self.products[name]
@@ -265,6 +272,7 @@ class TritonPrinter(Printer):
     # --- operators --------------------------------------------------------------------------------
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
+        """An operator, a function of tl, or one of functions.py."""
         if op == "cast":
             return self._cast(args[0], node)
         if node.dtype == "int64" and not _is_index(node):
