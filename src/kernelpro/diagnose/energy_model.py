@@ -4,8 +4,9 @@
         + warp instructions x _WARP_PJ x (weight of their kinds) + tensor-core clocks x _TENSOR_PJ
 
 Fitted to the measured joules of nine kernels on an H200 (benchmarks/energy_diagnostics.py): all are within
-1 %, at full clock. A board at its power limit lowers clock and voltage, and takes up to a tenth less than this model;
-boards differ by as much. Diagnostics use shares of one kernel's energy; absolute joules come from the meter.
+1 %, at full clock. A board at its power limit lowers clock and voltage, and takes up to a tenth less than
+this model; boards differ by as much. Diagnostics use shares of one kernel's energy; absolute joules come
+from the meter.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Time split into device and host, on the CPU by functions, loops and threads; the
 each kernel beside the library's or compiler's, column by column: launch, bytes between the memory levels,
 utilization of each pipe; the breakdown of the SM and memory throughput; all stall reasons; the hottest
 lines with their SASS; clock and power; the compiler's warnings. Sections come most valuable first, and are
-cut to a token budget from the end. The same profile always gives the same page."""
+cut to a token budget from the end. The same profile always gives the same page.
+"""
 
 from __future__ import annotations
 

@@ -63,12 +63,11 @@ def bandwidth_share(context: DiagnosticContext) -> float | None:
 
 
 def unexplained_slowdown(context: DiagnosticContext) -> Slowdown:
-    """How many times longer than its bytes need the kernel takes, where its code does not explain that;
-    else 1.
+    """Time over the time of the bytes, where the code does not explain it; else 1. Without counters.
 
     The pipes are faster than DRAM, enough bytes are in flight, and there are no atomics or spills: then
-    its requests fetch more bytes than the task has, or shared memory has bank conflicts. For kernels
-    without counters."""
+    its requests fetch more bytes than the task has, or shared memory has bank conflicts.
+    """
     hot, share = hot_code(context), bandwidth_share(context)
     if context.has_counters or not share or hot.count(*_NOT_MODELED) or context.code.count("atomic"):
         return Slowdown(1.0)

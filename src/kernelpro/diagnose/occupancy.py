@@ -2,7 +2,8 @@
 
 Rules of sm_80 and later: registers are allocated per warp in units of 256 (8 per thread), from the four
 register files of an SM; shared memory comes in units of 128 bytes, and the driver reserves one KiB more
-per block."""
+per block.
+"""
 
 from __future__ import annotations
 
@@ -131,12 +132,12 @@ def waves(context: DiagnosticContext, occupancy: Occupancy) -> float:
 
 
 def latency_hiding_gain(context: DiagnosticContext, occupancy: Occupancy) -> tuple[float, str] | None:
-    """What lifting the limiter would save, and the basis of that estimate; None where more warps would not
-    help.
+    """What lifting the limiter would save, and the basis of the estimate; None if more warps do not help.
 
     By Little's law the rate of a latency-bound kernel grows with its warps, up to half of the device's,
     and until the busiest unit saturates. Tensor-core kernels run few warps by design, and a grid below one
-    wave has no blocks to add."""
+    wave has no blocks to add.
+    """
     target = min(occupancy.without_limiter, ENOUGH)
     if (
         occupancy.share >= LOW

@@ -74,10 +74,10 @@ class HotCode:
 
     def bytes_moved(self, *kinds: str) -> float:
         """Bytes that a thread moves with accesses of these kinds; 4 each where the widths are unknown."""
-        known = {
+        by_width = {
             kind: sum(int(bits) / 8 * n for bits, n in self.widths.get(kind, {}).items()) for kind in kinds
         }
-        return sum(known[kind] or 4 * self.mix.get(kind, 0) for kind in kinds)
+        return sum(by_width[kind] or 4 * self.mix.get(kind, 0) for kind in kinds)
 
     def clocks(self, fp64_slowdown: float = 2.0, removed: Mapping[str, float] | None = None) -> float:
         """SM clocks of the busiest pipe for one thread's pass, without the `removed` instructions."""
@@ -150,7 +150,8 @@ def surplus_conversions(hot: HotCode) -> dict[str, float]:
     """Conversions beyond one per 4 loaded or stored bytes, by kind of instruction.
 
     The way back from bfloat16 is a shift, which counts as integer arithmetic: one per conversion, at most
-    half of all."""
+    half of all.
+    """
     converts = hot.count("convert")
     surplus = converts - min(converts, hot.bytes_moved(*GLOBAL) / 4)
     return {"convert": surplus, "alu": min(surplus, hot.count("alu") / 2)}

@@ -44,7 +44,8 @@ def exposed_latency(context: DiagnosticContext, loop: KernelLoop) -> tuple[float
 
     With counters: stalls on memory and barriers, limited by the headroom of the units. Else a model of one
     step: blocks on an SM hide each other's latency, so that b blocks of work w with latency L take max(b
-    w, L + w)."""
+    w, L + w).
+    """
     if context.has_counters and all(context.metric_or_none(name) is not None for name in METRICS):
         stalled, headroom = context.stall_share(*REASONS), context.latency_headroom
         basis = f"warps stall {stalled:.0%} of their cycles on tiles and barriers; the busiest unit has "

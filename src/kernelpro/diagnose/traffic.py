@@ -62,7 +62,8 @@ def global_accesses(context: DiagnosticContext) -> list[GlobalAccess]:
     A request needs at least one sector, and (used bytes) / 32 of them: a broadcast uses few bytes of its
     one sector and wastes nothing. The counter of used bytes sees plain loads only, while requests and
     sectors also count asynchronous copies: where there are any, the width of the copies gives the used
-    bytes."""
+    bytes.
+    """
     counts = {kind: tuple(map(context.metric, metrics)) for kind, metrics in _KINDS.items()}
     total = sum(sectors for _, sectors, _ in counts.values())
     accesses = []

@@ -22,7 +22,7 @@ _STALLS = ("lg_throttle", "long_scoreboard", "drain", "membar")
 _UNPROVEN_GAIN = 0.1
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     return _from_counters(context) if context.has_counters else _from_code(context)
 
 
@@ -81,7 +81,7 @@ DIAGNOSTIC = Diagnostic(
     name="atomics_contention",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the busiest L2 atomic unit is {BUSY:.0%} utilized or more; or warps stall {STALLED:.0%} of "
     f"their cycles on memory queues while the atomics, at one per cycle, would take {SERIAL:.0%} of the "
     "time; without counters, a suspicion: atomics in an innermost loop, or in each of very many threads",

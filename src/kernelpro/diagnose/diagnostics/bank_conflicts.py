@@ -22,7 +22,7 @@ _UNPADDED = 4096
 _STALLS = ("short_scoreboard", "mio_throttle")
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     if not context.has_counters and (suspicion := _suspect(context)):
         return suspicion
     wavefronts, conflicts = context.metric(WAVEFRONTS), context.metric(CONFLICTS)
@@ -75,7 +75,7 @@ DIAGNOSTIC = Diagnostic(
     name="bank_conflicts",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"bank conflicts cause {SHARE:.0%} of the shared memory wavefronts, and shared memory is "
     f"utilized, or warps stall on it, {MATTERS:.0%} of the time; without counters, a suspicion: data goes "
     f"through an unpadded tile, and the kernel takes {SUSPICIOUS:g}x the time of its bytes, unexplained",

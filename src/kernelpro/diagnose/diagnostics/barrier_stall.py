@@ -29,7 +29,7 @@ _SHUFFLES = (
 _FEWER = "do more work between barriers: larger tiles, double buffering (one barrier per step instead of two)"
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     loop, distance = _densest_loop(context)
     if not context.has_counters:
         return _from_code(context, loop, distance)
@@ -69,7 +69,8 @@ def _waits_for_wgmma(context: DiagnosticContext) -> bool:
     """Whether the stalls are warpgroups that wait for their own wgmma, which the device counts as barriers.
 
     Warps of a wgmma loop synchronize for each product, without __syncthreads(): 39 % of their cycles in a
-    product that keeps the tensor cores 90 % busy."""
+    product that keeps the tensor cores 90 % busy.
+    """
     code = context.kernel.code
     return (
         code is not None and code.count("hgmma") > 0 and not any(loop.count("barrier") for loop in code.loops)
@@ -113,7 +114,7 @@ DIAGNOSTIC = Diagnostic(
     name="barrier_stall",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"warps stall {SHARE:.0%} of their cycles at barriers, and no unit is saturated, except shared "
     f"memory in a loop with a barrier every {TREE} instructions; without counters, a suspicion: an innermost "
     f"loop with a barrier every {DENSE} instructions",

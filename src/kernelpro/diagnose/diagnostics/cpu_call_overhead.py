@@ -25,7 +25,7 @@ _SEVERAL_CALLS = (
 )
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     run, shares = context.cpu.dynamic, context.cpu.shares
     if not run.samples:
         raise MissingData("samples of where time goes")
@@ -78,7 +78,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_call_overhead",
     level="system",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"at least {MIN_SHARE:.0%} of the samples are in the interpreter and its extension modules",
     remedy="one native call for all the work; less Python around it and no more threads than help",
     gain_basis="all time outside native code; without native code, the interpreter's",

@@ -11,7 +11,7 @@ MAX_CHAINS = 2
 units idle."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     lanes = context.cpu.lanes
     loops = hot_loops(context, _has_chain)
     if loops is None:
@@ -47,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_dependency_chain",
     level="instruction",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers",
     remedy="partial sums, by hand or with #pragma omp simd reduction",
     gain_basis="the loops' share of the time, divided by the floats per vector",

@@ -11,7 +11,7 @@ _FLOAT_COST, _INTEGER_COST = 8.0, 16.0
 40, at 1 or 2 instructions per cycle for the rest."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     loops = hot_loops(context, lambda loop: loop.fixed_divisors or loop.count("integer_division"))
     if loops is None:
         return None
@@ -52,7 +52,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_divisions",
     level="instruction",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="loops with at least a tenth of the time divide by a loop-invariant register, or divide integers",
     remedy="multiply by a precomputed reciprocal; nested loops instead of remainders",
     gain_basis="the divisions' share of the loop, by their cost in instructions",

@@ -10,7 +10,7 @@ _DENSE = 0.2
 """Share of a loop's instructions: below it a double here and there (a total, a counter) costs little."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     loops = None if context.profile.is_double else hot_loops(context, _is_double)
     if loops is None:
         return None
@@ -46,7 +46,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_double_precision",
     level="instruction",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="loops with at least a tenth of the time, a fifth of whose instructions compute in double or "
     "convert, in a task without float64",
     remedy="float literals, float functions, float intermediates",

@@ -10,7 +10,7 @@ from kernelpro.records import Bound, Evidence
 _INTERPRETED = 0.15
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     require_samples(context)
     if (
         context.headroom < FAR or context.bound is Bound.COMPUTE
@@ -45,7 +45,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_excess_traffic",
     level="kernel",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
     f"of the time each, and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",

@@ -13,7 +13,7 @@ INFLATED = 1.4
 loops of scalar updates."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     run = context.cpu.dynamic
     inflation = sum(thread.work_ms for thread in run.threads) / run.alone_ms if run.alone_ms else 1.0
     if loops := hot_loops(context, lambda loop: loop.count("atomic")):
@@ -54,7 +54,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_false_sharing",
     level="kernel",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a tenth of the time in loops with atomics; or in parallel loops of scalar updates whose threads "
     f"together take {INFLATED:g}x the CPU time of one thread alone",
     remedy="private sums per thread, combined at the end",

@@ -10,7 +10,7 @@ SINGLE, BALANCED = 1.2, 0.8
 imbalance is that of any run on a machine that also does other work."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, cores = context.cpu, context.cpu.cores
     effective = cpu.dynamic.effective_threads
     if effective is None:
@@ -38,7 +38,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_imbalance",
     level="system",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"effective threads (work of all threads over that of the busiest) between {SINGLE:g} and "
     f"{BALANCED:.0%} of the cores",
     remedy="dynamic scheduling, chunks of equal work, no serial parts",

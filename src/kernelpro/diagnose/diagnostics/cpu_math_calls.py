@@ -6,7 +6,7 @@ from kernelpro.diagnose.cpu_loops import MIN_SHARE
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     lanes, in_libm = context.cpu.lanes, context.cpu.shares.math
     loops = [loop for loop in context.cpu.loops if loop.math and loop.share > 0]
     share = min(1.0, in_libm + sum(loop.share for loop in loops))
@@ -38,7 +38,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_math_calls",
     level="instruction",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a hot loop calls a scalar libm function, and calls and loop take at least a tenth of the time",
     remedy="an inline polynomial that vectorizes, or fewer calls",
     gain_basis="the time of the calls and of their loops, divided by the floats per vector",

@@ -9,7 +9,7 @@ NEAR = 1.2
 """Times the floor. Most kernels do not come closer to a copy, with which the bandwidth is measured."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     profile, nbytes, bandwidth = context.profile, context.work.total_bytes, context.profile.ceilings.bandwidth
     if not bandwidth or profile.time_ms <= 0:
         raise MissingData("the bandwidth of this machine")
@@ -33,7 +33,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_memory_roof",
     level="kernel",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the call takes less than {NEAR:g}x its least bytes over the measured bandwidth, and no matrix "
     "product bounds it",
     remedy="fewer bytes; the code is as fast as memory",

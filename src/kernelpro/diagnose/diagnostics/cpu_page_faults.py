@@ -11,7 +11,7 @@ MIN_SHARE = 0.08
 """Of CPU time in the kernel."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     run, page = context.cpu.dynamic, context.cpu.page_bytes
     if run.minor_faults is None or run.system_ms is None or run.cpu_ms is None:
         raise MissingData("observed calls")
@@ -36,7 +36,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_page_faults",
     level="system",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the "
     "kernel",
     remedy="reuse memory between calls, or need none",

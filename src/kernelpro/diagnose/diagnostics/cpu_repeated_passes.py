@@ -17,7 +17,7 @@ _PREFETCH = "prefetch the next row (__builtin_prefetch, line by line) in the las
 _BOUNDS = frozenset({Bound.MEMORY, Bound.MIXED})
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     require_samples(context)
     if context.headroom < FAR or context.bound not in _BOUNDS:
         return None
@@ -81,7 +81,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_repeated_passes",
     level="kernel",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="two or more vector loops inside the same loop (three where the source prefetches) with at least "
     f"{MIN_PASS_SHARE:.0%} of the time each, in a call over {FAR:g}x its floor whose class is memory or "
     "mixed",

@@ -7,7 +7,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     lanes = context.cpu.lanes
     loops = hot_loops(context, _is_scalar)
     if loops is None:
@@ -48,7 +48,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_scalar_code",
     level="instruction",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="at least a tenth of the time is in innermost loops with scalar floating-point arithmetic only, "
     "and no other diagnostic (calls, divisions, sums, strides, updates in memory) explains why",
     remedy="remove what prevents vectorization, as the compiler reports it, with the line",

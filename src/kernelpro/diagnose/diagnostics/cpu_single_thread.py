@@ -9,7 +9,7 @@ SINGLE = 1.2
 """Effective threads up to which the others only help (allocation, a short prologue)."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, cores, run = context.cpu, context.cpu.cores, context.cpu.dynamic
     if run.effective_threads is None:
         raise MissingData("observed calls")
@@ -37,7 +37,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_single_thread",
     level="system",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"fewer than {SINGLE:g} effective threads (work of all threads over that of the busiest, without "
     "waiting) on two or more cores, some of it in the candidate's native code",
     remedy="OpenMP over the outermost independent loop",

@@ -10,7 +10,7 @@ _LINE = 64
 """Bytes of a cache line."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     loops = hot_loops(context, lambda loop: loop.strided and loop.strided_bytes * 4 >= loop.streamed_bytes)
     if loops is None:
         return None
@@ -47,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_strided_access",
     level="kernel",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="loops with at least a tenth of the time that access single numbers with a stride of 1 KiB or "
     "more, or with a stride in a register, or gather with such strides",
     remedy="loop order along rows, tiles, packing",

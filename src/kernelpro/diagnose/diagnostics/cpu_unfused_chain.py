@@ -20,7 +20,7 @@ _REDUCTION = re.compile(
 MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     operators, call = context.cpu.dynamic.operators, context.cpu.dynamic.best_ms
     if operators is None or not call:
         raise MissingData("the times of torch operators")
@@ -53,7 +53,7 @@ DIAGNOSTIC = Diagnostic(
     name="cpu_unfused_chain",
     level="system",
     target="cpu",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="two element-wise or reduction operators of torch or more, of which fusion would save "
     f"{MIN_SAVED:.0%} of a call",
     remedy="one native function, intermediates in registers or in cache",

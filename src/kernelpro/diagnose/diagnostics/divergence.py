@@ -15,7 +15,7 @@ MIN_PREDICATED_ON = 20.0
 """Threads of 32. Short branches become predicates: healthy softmax and GELU kernels have 24 to 26."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     active, working = context.metric(ACTIVE), context.metric(PREDICATED_ON)
     code = context.kernel.code
     elects = code is not None and code.count("tma", "hgmma") > 0
@@ -46,7 +46,7 @@ DIAGNOSTIC = Diagnostic(
     name="divergence",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"on average fewer than {MIN_ACTIVE:g} of 32 threads are active in an instruction, or fewer than "
     f"{MIN_PREDICATED_ON:g} predicated on (not in kernels in which one elected thread drives TMA or wgmma)",
     remedy="warp-uniform branches; work binned by kind and length",

@@ -9,7 +9,7 @@ from kernelpro.records import Evidence
 FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     doubles = hot.count("fp64", "dmma")
     if hot.share("fp64", "dmma") < STRAY_DOUBLES or context.profile.is_double:
@@ -46,7 +46,7 @@ DIAGNOSTIC = Diagnostic(
     name="double_precision",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"at least {STRAY_DOUBLES:.0%} FP64 instructions in the hot code of a task that is not float64",
     remedy="float literals, float functions, float accumulators",
     gain_basis="busiest pipe with and without FP64 and its conversions, or the FP64 pipe utilization times "

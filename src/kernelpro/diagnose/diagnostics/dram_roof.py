@@ -13,7 +13,7 @@ DOMINANT = 0.95
 """Share of a call from which the task's bytes can be attributed to one kernel."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     kernel = context.kernel
     if context.has_counters:
         moved, seconds = (
@@ -45,7 +45,7 @@ DIAGNOSTIC = Diagnostic(
     name="dram_roof",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the kernel reaches {SATURATED:.0%} of the bandwidth that a large copy has on the device",
     remedy="fewer bytes: fusion, smaller types; else stop here",
     gain_basis="what is left up to the bandwidth of a copy",

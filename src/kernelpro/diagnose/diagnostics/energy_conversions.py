@@ -13,7 +13,7 @@ USUAL = 0.05
 MIN_SAVED = 0.03
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     if hot.share("convert") < USUAL or hot.count("fp64"):
         return None
@@ -40,7 +40,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_conversions",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"at least {USUAL:.0%} of the hot instructions convert between types, and the surplus takes "
     f"{MIN_SAVED:.0%} of the kernel's energy",
     remedy="convert once at each end, in pairs; narrow arithmetic",

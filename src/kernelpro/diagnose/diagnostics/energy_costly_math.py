@@ -72,7 +72,7 @@ _APPROXIMATE_TANH = (r"\btanhf?\s*\(", "tanh: tanh.approx.f32, one instruction, 
 _HALF = re.compile(r"bfloat16|float16|\bhalf\b")
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     source = context.profile.source
     hot = hot_code(context)
     doubles = 0.0 if context.profile.is_double else hot.count("fp64", "dmma")
@@ -174,7 +174,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_costly_math",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"doubles, IEEE divisions and roots, or special functions with more than {CHEAP} instructions "
     f"around each, whose cheaper forms would save {MIN_SAVED:.0%} of the kernel's energy",
     remedy="floats; fast division, exp2 and other forms within the tolerance, for CUDA or Triton",

@@ -13,7 +13,7 @@ FACTOR = 1.1
 MIN_SAVED = 0.03
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     traffic, energy = excess_traffic(context), energy_breakdown(context)
     if traffic.factor < FACTOR:
         return None
@@ -37,7 +37,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_dram_traffic",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and the excess "
     f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="one pass over the inputs; fusion; intermediates in 16 bits; tile order",

@@ -19,7 +19,7 @@ warp."""
 MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     working, lanes = context.metric(PREDICATED_ON), context.device.warp_size
     hot, energy = hot_code(context), energy_breakdown(context)
     if hot.count(*MATRIX) or context.code.count("tma"):
@@ -89,7 +89,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_excess_threads",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"fewer than {MIN_PREDICATED_ON:g} of 32 threads predicated on, {REPEATED:g}x the task's "
     f"arithmetic, or tensor cores in a task without products, at {MIN_SAVED:.0%} of the kernel's energy or "
     "more",

@@ -13,7 +13,7 @@ FULL_CLOCK = 0.8
 """Of the maximum SM clock: below, the driver has already lowered the clock."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     power, timeline = context.profile.power, context.timeline
     if power is None or not power.watts:
         raise MissingData("power under sustained load")
@@ -41,7 +41,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_idle_clocks",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the device idles for {MIN_IDLE:.0%} of a call (between its kernels; in class `launch` at any "
     f"time) while its SMs run at {FULL_CLOCK:.0%} of their maximum clock or more",
     remedy="no gaps: fusion, graphs, batches",

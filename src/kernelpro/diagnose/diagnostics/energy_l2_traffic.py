@@ -16,7 +16,7 @@ operand's."""
 MIN_SAVED = 0.03
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     moved, required, energy = l2_bytes(context), required_bytes(context), energy_breakdown(context)
     repeated = moved - max(required, dram_bytes(context.kernel))
     share = energy.share(_AVOIDABLE * repeated * L2_PJ)
@@ -39,7 +39,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_l2_traffic",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the SMs request {REPEATED}x the bytes of the task from L2, and a quarter of the repetitions "
     f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",

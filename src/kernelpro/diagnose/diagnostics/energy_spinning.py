@@ -17,7 +17,7 @@ loop's."""
 MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     loop = next((loop for loop in context.code.loops if loop.asks), None)
     if loop is None or not _is_sampled(context, loop):
         return None
@@ -56,7 +56,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_spinning",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a loop that only polls memory until another thread changes it, and whose iterations take "
     f"{MIN_SAVED:.0%} of the kernel's energy",
     remedy="waits that suspend a warp, or no warps that only wait",

@@ -17,7 +17,7 @@ _HALF_ENERGY = 0.5
 MIN_SAVED = 0.03
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     work, precision, source = context.work, context.profile.precision, context.profile.source
     if not work.matrix_flops or precision not in ("tf32", "native"):
         return None
@@ -63,7 +63,7 @@ DIAGNOSTIC = Diagnostic(
     name="energy_wide_precision",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"matrix products on the FMA pipe ({MIN_FMA_SHARE:.0%} of the hot code) where TF32 or 16 bits "
     "are allowed, or TF32 products of 16-bit values",
     remedy="tensor cores in the narrowest type that the tolerance allows",

@@ -19,7 +19,7 @@ MIN_KERNEL_SHARE = 0.2
 """Of the call's traffic."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     if not context.has_counters and (suspicion := _suspect(context)):
         return suspicion
     traffic = excess_traffic(context)
@@ -66,7 +66,7 @@ DIAGNOSTIC = Diagnostic(
     name="excess_traffic",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and DRAM takes "
     f"at least half of this kernel's time; for kernels with {MIN_KERNEL_SHARE:.0%} of the traffic or more; "
     f"without counters, a suspicion: {PASSES} loops with loads, and {SUSPICIOUS:g}x the time of the bytes, "

@@ -24,7 +24,7 @@ _REUSE = (
 )
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     timeline = context.timeline
     around = timeline.call_us - timeline.busy_us - timeline.gaps_us
     between = max(0.0, timeline.gaps_us - LAUNCH_US * timeline.launches)
@@ -56,7 +56,7 @@ DIAGNOSTIC = Diagnostic(
     name="host_gaps",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"the device idles {MIN_IDLE:.0%} of a call or more, beyond {LAUNCH_US:g} us per launch and "
     f"{LEAD_US:g} us around the call",
     remedy="host work out of forward, reused buffers, CUDA graphs",

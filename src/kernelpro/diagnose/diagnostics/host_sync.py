@@ -11,7 +11,7 @@ _ROUND_TRIP_US = 8.0
 5)."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     timeline = context.timeline
     by_name = {name: count for name, count in timeline.syncs.items() if count > 0}
     read_back = sum(copy.count for copy in timeline.copies if copy.kind == "DtoH")
@@ -42,7 +42,7 @@ DIAGNOSTIC = Diagnostic(
     name="host_sync",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a synchronizing API call, or a small copy to the host, inside a call",
     remedy="decisions on the device, no synchronization in forward",
     gain_basis="idle gaps of the device in a call with synchronizations, at least a round trip for each",

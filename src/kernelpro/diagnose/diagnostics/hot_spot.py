@@ -15,7 +15,7 @@ _MAX_SAVED = 1 - 1 / HIGH - 0.01
 """It names a place, not a defect: it never has high severity, and ranks after severe defects."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     kernels = context.profile.kernels
     if len(kernels) < 2:
         return None
@@ -52,7 +52,7 @@ DIAGNOSTIC = Diagnostic(
     name="hot_spot",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"one of several kernels takes {MIN_SHARE:.0%} of the device time or more, in a call {FAR:g}x "
     "its floor or slower",
     remedy="optimize that kernel first",

@@ -17,7 +17,7 @@ _USEFUL = (
 _MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     integers, useful = hot.count("alu"), max(1.0, hot.count(*_USEFUL))
     if hot.count(*MATRIX, "tma") or integers <= USUAL * useful:
@@ -47,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
     name="integer_arithmetic",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"more than {USUAL:g} integer instructions per useful one in the hot code, and the SM busier "
     "than memory",
     remedy="no division by run-time values, 32-bit indices, loop-invariant code motion",

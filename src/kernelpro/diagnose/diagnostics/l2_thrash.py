@@ -15,7 +15,7 @@ REREAD = 1.5
 """DRAM reads per input byte."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     traffic = excess_traffic(context)
     inputs = context.work.read_bytes
     if inputs <= 0:
@@ -47,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
     name="l2_thrash",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"{SHARED} L2 reads or more and {REREAD} DRAM reads or more per input byte, a hit rate 10 points "
     "below the possible one, and DRAM takes at least half of the time",
     remedy="a block order that keeps shared operands in L2; smaller working set; eviction hints",

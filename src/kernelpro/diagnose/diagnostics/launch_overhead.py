@@ -10,7 +10,7 @@ MIN_IDLE = 0.2
 """Share of a call with an idle device from which launches are worth a rewrite."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     timeline = context.timeline
     idle, call, busy = idle_us(context), timeline.call_us, timeline.busy_us
     if not has_short_kernels(context) or idle < MIN_IDLE * call:
@@ -34,7 +34,7 @@ DIAGNOSTIC = Diagnostic(
     name="launch_overhead",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"{MANY_LAUNCHES} kernels or more of less than {SHORT_US:g} us on average, and the device idles "
     f"{MIN_IDLE:.0%} of a call or more",
     remedy="fusion, a persistent kernel, or a CUDA graph",

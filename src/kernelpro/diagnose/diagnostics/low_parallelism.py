@@ -23,7 +23,7 @@ _ATTAINABLE = 0.6
 _UNPROVEN_GAIN = 0.15
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     occupancy, blocks, sms = kernel_occupancy(context), grid_blocks(context), sm_count(context)
     return (_idle_sms if blocks < sms else _few_warps)(context, occupancy, blocks, sms)
 
@@ -85,7 +85,7 @@ DIAGNOSTIC = Diagnostic(
     name="low_parallelism",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"{MIN_IDLE:.0%} or more of the SMs have no block; or the grid gives each SM fewer than "
     f"{FEW_WARPS} warps, with room for more and no unit utilized more than half",
     remedy="more, smaller blocks; split reductions",

@@ -15,7 +15,7 @@ _PER_FENCE = 3
 MIN_STALLED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     fences = -(-hot.count("membar") // _PER_FENCE)
     # Tensor-core and TMA loops need proxy fences, which are cheap; a fence outside loops runs once per block.
@@ -49,7 +49,7 @@ DIAGNOSTIC = Diagnostic(
     name="memory_barriers",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"a device-wide fence inside the hot loop (with counters: warps stall there {MIN_STALLED:.0%} of "
     "their cycles or more)",
     remedy="one fence after the loop, or a narrower scope",

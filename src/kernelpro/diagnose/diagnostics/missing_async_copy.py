@@ -10,7 +10,7 @@ _FIRST_CAPABILITY = 8.0
 """With asynchronous copies (cp.async); TMA came with 9.0."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     capability = float(context.device.capability or 9.0)
     loop = tile_loop(context, "global_load", "shared_store")
     if capability < _FIRST_CAPABILITY or loop is None or context.code.count("async_copy", "tma"):
@@ -49,7 +49,7 @@ DIAGNOSTIC = Diagnostic(
     name="missing_async_copy",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="a loop with global loads, stores to shared memory, a barrier and computation, in a kernel "
     "without cp.async or TMA (capability 8.0 and later)",
     remedy="cp.async or TMA into several buffers",

@@ -14,7 +14,7 @@ _MIN_SAVED = 0.03
 _STREAMING_STALLED, _STREAMING_HEADROOM, _LOADS_IN_FLIGHT = 0.5, 0.15, 4
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     configuration = context.profile.compiler.configuration.get(context.kernel.name, "")
     stages = int(match[1]) if (match := _STAGES.search(configuration)) else None
     asynchronous = tile_loop(context, "async_copy")
@@ -82,7 +82,7 @@ DIAGNOSTIC = Diagnostic(
     name="missing_pipelining",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="one stage (num_stages 1, or asynchronous copies with two barriers per step) in a loop over "
     "tiles; or, with counters, a loop with at most 2 loads in flight and warps that stall half of their "
     "cycles on them",

@@ -1,5 +1,4 @@
-"""Missing data reuse: values are loaded again for each use instead of being kept in shared memory or
-registers.
+"""Missing data reuse: values are loaded again for each use instead of staying in shared memory.
 
 Two kinds of work have such reuse: matrix products (each value is used in a whole row or column of
 results), and sliding windows such as stencils, pooling and filters (each value is used by its neighbors).
@@ -44,7 +43,7 @@ _STAGED = ("shared_load", "tma", "async_copy", *MATRIX)
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     if any(other.share > context.kernel.share for other in context.profile.kernels):
         return None
     flops = context.work.matrix_flops
@@ -172,7 +171,7 @@ DIAGNOSTIC = Diagnostic(
     name="missing_reuse",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"a task with {INTENSITY:g} matrix operations per byte or more, whose longest kernel loads "
     f"{TOO_MUCH} bytes or more from L1 per operation; without counters: an innermost loop that loads from "
     "global memory for each product, without tiles. Or, in a task without products, each byte is loaded "

@@ -30,7 +30,7 @@ _COALESCED = 28
 """Bytes used of each 32-byte sector: below, the accesses are scattered, and width is not the problem."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     widths = [(int(bits), n) for kind in GLOBAL for bits, n in hot.widths.get(kind, {}).items()]
     moved = sum(width * n for width, n in widths)
@@ -66,8 +66,8 @@ def analyze(context: DiagnosticContext) -> Match | None:
 
 def _stalled(context: DiagnosticContext) -> float:
     """Share of warp cycles stalled on global memory; 1 where it was not counted."""
-    known = context.has_counters and context.metric_or_none(WARP_CYCLES) is not None
-    return context.stall_share(*_STALLS) if known else 1.0
+    counted = context.has_counters and context.metric_or_none(WARP_CYCLES) is not None
+    return context.stall_share(*_STALLS) if counted else 1.0
 
 
 def _measured_bandwidth_share(context: DiagnosticContext) -> float | None:
@@ -90,7 +90,7 @@ DIAGNOSTIC = Diagnostic(
     name="narrow_access",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight than latency x "
     f"bandwidth, less than {HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory",
     remedy="128-bit accesses, several independent ones per thread",

@@ -16,7 +16,7 @@ _STAY = "keep data on the device: no .cpu(), .numpy() or .to(device) in forward;
 "__init__"
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     timeline, call = context.timeline, context.timeline.call_us
     kernels = [k for k in context.profile.kernels if not k.authored and COPYING.search(k.name)]
     device = [copy for copy in timeline.copies if copy.kind == "DtoD" and copy.count > 0]
@@ -56,7 +56,7 @@ DIAGNOSTIC = Diagnostic(
     name="needless_copies",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="copies within the device, of data to or from the host, or library kernels that only copy, take "
     f"{MIN_SHARE:.0%} of a call or more",
     remedy="read the existing layout, write in place, stay on the device",

@@ -27,7 +27,7 @@ _ADVICE = {
 }
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     occupancy = kernel_occupancy(context)
     gain = latency_hiding_gain(context, occupancy) if occupancy.limiter in _ADVICE else None
     if gain is None:
@@ -56,7 +56,7 @@ DIAGNOSTIC = Diagnostic(
     name="occupancy_limiter",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"shared memory or the block size limits the theoretical occupancy to less than {LOW:.0%}, no "
     "unit is utilized more than 65 %, and the kernel does not use tensor cores; without counters: where it "
     "is also 1.5x above the floor",

@@ -16,7 +16,7 @@ _MAX_SAVED = 1 - 1 / MEDIUM - 0.005
 """A hint, not a defect: always of low severity."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     power = context.profile.power
     if power is None:
         raise MissingData("power under sustained load")
@@ -44,7 +44,7 @@ DIAGNOSTIC = Diagnostic(
     name="power_bound",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"{CAPPED:.0%} of the samples under a power cap or {NEAR_LIMIT:.0%} of the power limit drawn, "
     f"with SM clocks below {REDUCED:.0%} of their maximum",
     remedy="fewer bytes, more efficient instructions",

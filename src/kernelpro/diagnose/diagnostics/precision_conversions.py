@@ -11,7 +11,7 @@ USUAL = 0.15
 _MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     converts = hot.count("convert")
     if hot.share("convert") < USUAL or hot.count("fp64"):
@@ -40,7 +40,7 @@ DIAGNOSTIC = Diagnostic(
     name="precision_conversions",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"at least {USUAL:.0%} of the hot instructions convert between types, and the SM is busier than "
     "memory",
     remedy="convert once at each end, in pairs, and keep one type between",

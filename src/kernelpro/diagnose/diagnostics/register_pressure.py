@@ -8,7 +8,7 @@ from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, latency_hiding_g
 from kernelpro.records import Evidence
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     occupancy = kernel_occupancy(context)
     gain = latency_hiding_gain(context, occupancy) if occupancy.limiter == "registers" else None
     if gain is None:
@@ -32,7 +32,7 @@ DIAGNOSTIC = Diagnostic(
     name="register_pressure",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"registers limit the theoretical occupancy to less than {LOW:.0%}, no unit is utilized more "
     "than 65 %, and the kernel does not use tensor cores; without counters: where it is also 1.5x above the "
     "floor",

@@ -14,7 +14,7 @@ accesses."""
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     if suspicion := suspect_sector_waste(
         context, SUSPICIOUS, STRIDED, "its loads may use sectors only in part"
     ):
@@ -45,7 +45,7 @@ DIAGNOSTIC = Diagnostic(
     name="sector_waste",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"global loads or stores of which coalesced accesses would need {WASTE:.0%} fewer sectors, short "
     f"of full scatter (uncoalesced_access); without counters, a suspicion: {SUSPICIOUS:g}x to {STRIDED:g}x "
     "the time of the bytes, unexplained",

@@ -18,7 +18,7 @@ _FULL = 0.85
 """Tensor pipe utilization of a loop with products in flight."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     count = context.code.count("hgmma")
     if not count:
         return None
@@ -55,7 +55,7 @@ DIAGNOSTIC = Diagnostic(
     name="serialized_wgmma",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="the compiler reports serialized wgmma instructions in a kernel that has them",
     remedy="no other use of accumulator registers between fence and wait; one commit for several products",
     gain_basis="the tensor pipe drains after each product; limited by what its utilization leaves",

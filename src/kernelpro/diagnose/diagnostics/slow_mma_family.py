@@ -13,7 +13,7 @@ _ASYNCHRONOUS = range(9, 12)
 chips (12) have mma.sync alone."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     major = int((context.device.capability or "0").split(".")[0])
     flops, ceilings = context.work.matrix_flops, context.profile.ceilings
     count = context.code.count("hmma")
@@ -52,7 +52,7 @@ DIAGNOSTIC = Diagnostic(
     name="slow_mma_family",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="capability 9 to 11, mma.sync in the code and no wgmma, in a task whose products outlast its "
     "bytes",
     remedy="wgmma fed by TMA",

@@ -9,7 +9,7 @@ from kernelpro.diagnose.pipes import MATRIX, XU, hot_code, time_saved
 from kernelpro.records import Evidence
 
 _MIN_SAVED = 0.05
-"""Below, a fix cannot be told from noise."""
+"""Below, a fix cannot be distinguished from noise."""
 CHEAP = 8
 """Instructions of a function built on the special-function unit: scale, MUFU, scale, and the arithmetic
 around."""
@@ -18,7 +18,7 @@ _EXPANSION = ("convert", "branch", "call", "slow_path")
 _HOIST = "hoist what does not depend on the element out of the loop"
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot = hot_code(context)
     if hot.count(*MATRIX):
         return None
@@ -78,7 +78,7 @@ DIAGNOSTIC = Diagnostic(
     name="special_functions",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"special functions (or their accurate expansions, beyond {CHEAP} instructions each) keep the SM "
     "busier than memory",
     remedy="fast intrinsics, fewer special functions, or polynomials on the FMA pipe",

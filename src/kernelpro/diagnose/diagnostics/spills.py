@@ -31,7 +31,7 @@ _ARRAY_ADVICE = (
 )
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     hot, code = hot_code(context), context.code
     requests = {
         space: sum(context.metric_or_none(name) or 0.0 for name in names) for space, names in REQUESTS.items()
@@ -99,7 +99,7 @@ DIAGNOSTIC = Diagnostic(
     name="spills",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"ptxas reports spills, or at least {MIN_SHARE:.0%} of the hot instructions access local memory, "
     "or counters show local memory requests",
     remedy="more registers per thread, smaller tiles, compile-time indices",

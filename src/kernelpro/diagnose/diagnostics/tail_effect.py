@@ -13,12 +13,13 @@ MIN_EMPTY = 0.1
 """Of the time: what a partial wave must cost to be worth another grid. Ten waves and more never reach it."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     """With w waves, (ceil(w) - w) / ceil(w) of the block slots stay empty.
 
     Empty slots cost that share where blocks last as long alone as in company (they are latency-bound);
     where an SM is saturated, only idle SMs cost time: counters show those, or they follow from the blocks
-    per SM."""
+    per SM.
+    """
     occupancy, blocks, sms = kernel_occupancy(context), grid_blocks(context), sm_count(context)
     count = waves(context, occupancy)
     empty = (math.ceil(count) - count) / math.ceil(count)
@@ -61,7 +62,7 @@ DIAGNOSTIC = Diagnostic(
     name="tail_effect",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"more than one wave of blocks, of which {MIN_EMPTY:.0%} of the slots stay empty, while SMs idle "
     "or stall",
     remedy="a grid that fits the device, smaller blocks, or a persistent kernel",

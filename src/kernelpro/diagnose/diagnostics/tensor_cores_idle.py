@@ -11,7 +11,7 @@ _IDLE = 2.0
 """Percent utilization up to which the tensor pipe is idle: shared memory instructions alone show as 0.4 %."""
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     unit = context.profile.matrix_unit
     flops, ceilings, code = context.work.matrix_flops, context.profile.ceilings, context.kernel.code
     if unit not in _UNITS or not flops or not _computes_the_products(context):
@@ -62,7 +62,7 @@ DIAGNOSTIC = Diagnostic(
     name="tensor_cores_idle",
     level="instruction",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="the task's matrix operations take longer than its bytes at the fp32 rate, tf32 or bf16 is "
     "allowed, and the longest kernel has no tensor-core instruction",
     remedy="wgmma, mma.sync or tl.dot in the allowed precision",

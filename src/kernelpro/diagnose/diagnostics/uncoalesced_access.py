@@ -13,7 +13,7 @@ from kernelpro.records import Evidence
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     if suspicion := suspect_sector_waste(context, STRIDED, math.inf, "its loads may be uncoalesced"):
         return suspicion
     wasted = wasted_sectors(
@@ -42,7 +42,7 @@ DIAGNOSTIC = Diagnostic(
     name="uncoalesced_access",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"global loads or stores with {SCATTERED} or more sectors per request, or less than {FEW_BYTES} "
     "of a sector's 32 bytes used, where coalesced accesses would need at most 60 % of the sectors (a "
     f"broadcast wastes nothing); without counters, a suspicion: {STRIDED:g}x the time of the bytes or more, "

@@ -17,7 +17,7 @@ _REDUCTION = re.compile(
 MIN_SAVED = 0.05
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     call, ceiling = context.timeline.call_us, context.profile.ceilings.bandwidth
     library = [k for k in context.profile.kernels if not k.authored and not COPYING.search(k.name)]
     elementwise = [k for k in library if _ELEMENTWISE.search(k.name)]
@@ -51,7 +51,7 @@ DIAGNOSTIC = Diagnostic(
     name="unfused_chain",
     level="system",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger="two element-wise or reduction library kernels or more, of which fusion would save "
     f"{MIN_SAVED:.0%} of a call",
     remedy="one kernel, intermediates in registers",

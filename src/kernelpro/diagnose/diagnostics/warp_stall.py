@@ -11,7 +11,7 @@ MIN_SHARE = 0.3
 _MIN_SAVED = 0.04
 
 
-def analyze(context: DiagnosticContext) -> Match | None:
+def _analyze(context: DiagnosticContext) -> Match | None:
     shares = {name: context.stall_share(name) for name in REASONS}
     name = max(shares, key=lambda key: shares[key])
     share, reason, headroom = shares[name], REASONS[name], context.latency_headroom
@@ -35,7 +35,7 @@ DIAGNOSTIC = Diagnostic(
     name="warp_stall",
     level="kernel",
     target="cuda",
-    analyze=analyze,
+    analyze=_analyze,
     trigger=f"one stall reason (barriers and fences have their own diagnostics) takes {MIN_SHARE:.0%} of the "
     "warp cycles, and no unit is saturated",
     remedy="by reason: more loads in flight, wider accesses, independent chains, fewer instructions in the "
