@@ -228,7 +228,7 @@ def test_where_nothing_was_found_the_report_says_what_the_guidance_says(tmp_path
         text = render(store, form)
         assert (
             "No diagnostic matched. Some did not run: hardware counters." in text
-            and "Nothing stands out" not in text
+            and "this close to the floor" not in text
         )
 
 

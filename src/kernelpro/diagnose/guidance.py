@@ -21,7 +21,7 @@ _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom."""
     lines = [
-        f"Bound by {diagnosis.bound} ({diagnosis.confidence} confidence): {diagnosis.why}.",
+        f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
         _distance_to_floor(diagnosis),
     ]
     distinct = _first_of_each(diagnosis.findings)
