@@ -1,4 +1,4 @@
-"""Profiles of real kernels on an H200, reduced to what diagnosis reads: one JSON file each, see defects/recorded for all."""
+"""Profiles of kernels on an H200, reduced to what diagnostics read; defects/recorded has the whole corpus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def load(name: str) -> Profile:
 
 
 def bare(profile: Profile) -> Profile:
-    """As on a machine where counters may not be read."""
+    """The profile without hardware counters."""
     return replace(
         profile, kernels=tuple(replace(kernel, metrics={}, lines=()) for kernel in profile.kernels)
     )

@@ -196,8 +196,8 @@ def test_a_healthy_wgmma_loop_is_left_alone(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_without_machine_code_a_diagnostic_is_skipped_and_not_silent(name: str) -> None:
     if name == "tensor_cores_idle":  # the tensor pipe's counter does as well
-        found = analyze(name, context({}, {TENSOR: 0.0}, work=PRODUCT))
-        assert found and found.severity is Severity.HIGH
+        finding = analyze(name, context({}, {TENSOR: 0.0}, work=PRODUCT))
+        assert finding and finding.severity is Severity.HIGH
         return
     with pytest.raises(MissingData, match="machine code"):
         DIAGNOSTICS[name].analyze(context({}, work=PRODUCT))
@@ -208,12 +208,12 @@ def test_narrow_loads_leave_the_bandwidth_unfilled() -> None:
         {"alu": 5, "half": 1, "fma32": 1, "convert": 1, "global_load": 1, "global_store": 1, "branch": 1},
         {"global_load": {"16": 1}, "global_store": {"16": 1}},
     )
-    found = analyze("narrow_access", context(bf16))
+    finding = analyze("narrow_access", context(bf16))
     assert (
-        found
-        and found.severity is Severity.HIGH
-        and "16 bits" in found.cause
-        and found.where == "kernel.cu:12"
+        finding
+        and finding.severity is Severity.HIGH
+        and "16 bits" in finding.cause
+        and finding.where == "kernel.cu:12"
     )
     waiting = {"long_scoreboard": 0.8, "lg_throttle": 0.0}
     measured = analyze("narrow_access", context(bf16, counters(20, 40, **waiting), time_ms=0.3))
@@ -252,12 +252,12 @@ def test_spills_are_found_in_code_and_in_counters() -> None:
         spill_loads=288,
         registers=32,
     )
-    found = analyze("spills", context(spilling, registers=32))
+    finding = analyze("spills", context(spilling, registers=32))
     assert (
-        found
-        and found.severity is Severity.HIGH
-        and "32 registers" in found.cause
-        and "launch_bounds" in found.advice[0]
+        finding
+        and finding.severity is Severity.HIGH
+        and "32 registers" in finding.cause
+        and "launch_bounds" in finding.advice[0]
     )
     requests = {
         f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{op}.sum": n
@@ -274,14 +274,14 @@ def test_a_run_time_index_is_told_from_a_spill() -> None:
         {"local_load": {"32": 16}, "local_store": {"32": 8}},
         stack=128,
     )
-    found = analyze("spills", context(indexed))
-    assert found and "run-time indices" in found.cause
+    finding = analyze("spills", context(indexed))
+    assert finding and "run-time indices" in finding.cause
 
 
 def test_products_on_multiply_add_units_are_told_the_tensor_rate() -> None:
     tiled = code(TILES, TILE_WIDTHS)
-    found = analyze("tensor_cores_idle", context(tiled, work=PRODUCT, bound=Bound.COMPUTE))
-    assert found and found.gain.factor == pytest.approx(385 / 51, rel=0.01) and "385" in found.cause
+    finding = analyze("tensor_cores_idle", context(tiled, work=PRODUCT, bound=Bound.COMPUTE))
+    assert finding and finding.gain.factor == pytest.approx(385 / 51, rel=0.01) and "385" in finding.cause
     assert analyze("tensor_cores_idle", context(tiled, work=PRODUCT, precision="fp32")) is None, "not allowed"
     assert analyze("tensor_cores_idle", context(tiled, work=PRODUCT | {"matrix_flops": 1e8})) is None, (
         "bytes take longer"
@@ -298,12 +298,12 @@ def test_only_the_kernel_that_carries_the_products_is_accused() -> None:
 
 def test_mma_sync_on_hopper_is_the_slow_family() -> None:
     loop = code({"hmma": 64, "shared_load": 24, "alu": 20, "async_copy": 4, "barrier": 1, "branch": 1})
-    found = analyze("slow_mma_family", context(loop, work=PRODUCT, bound=Bound.COMPUTE))
+    finding = analyze("slow_mma_family", context(loop, work=PRODUCT, bound=Bound.COMPUTE))
     assert (
-        found
-        and found.severity is Severity.HIGH
-        and 1.6 < found.gain.factor < 2.5
-        and "wgmma" in found.advice[0]
+        finding
+        and finding.severity is Severity.HIGH
+        and 1.6 < finding.gain.factor < 2.5
+        and "wgmma" in finding.advice[0]
     )
     for capability in ("8.0", "12.0"):
         assert (
@@ -323,11 +323,11 @@ SERIALISED = (
 
 def test_serialised_products_carry_the_compilers_reason() -> None:
     at = context(WGMMA | {"warnings": [SERIALISED]}, work=PRODUCT, bound=Bound.COMPUTE)
-    found = analyze("serialized_wgmma", at)
+    finding = analyze("serialized_wgmma", at)
     assert (
-        found
-        and found.severity is Severity.HIGH
-        and "non wgmma instructions defining accumulator registers" in found.cause
+        finding
+        and finding.severity is Severity.HIGH
+        and "non wgmma instructions defining accumulator registers" in finding.cause
     )
     busy = analyze(
         "serialized_wgmma", context(WGMMA | {"warnings": [SERIALISED]}, {TENSOR: 80.0}, work=PRODUCT)
@@ -342,9 +342,14 @@ def test_serialised_products_carry_the_compilers_reason() -> None:
 def test_tiles_through_registers_wait_for_memory() -> None:
     tiled = code({**TILES, "hmma": 16}, TILE_WIDTHS)
     metrics = counters(30, 35, long_scoreboard=0.4, barrier=0.2)
-    found = analyze("missing_async_copy", context(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357))
+    finding = analyze(
+        "missing_async_copy", context(tiled, metrics, work=PRODUCT, time_ms=1.0, floor_ms=0.357)
+    )
     assert (
-        found and found.severity is Severity.HIGH and "60%" in found.gain.basis and "TMA" in found.advice[0]
+        finding
+        and finding.severity is Severity.HIGH
+        and "60%" in finding.gain.basis
+        and "TMA" in finding.advice[0]
     )
     hidden = analyze(
         "missing_async_copy", context(tiled, counters(80, 60, long_scoreboard=0.1, barrier=0.05), time_ms=1.0)
@@ -369,8 +374,8 @@ def test_one_stage_takes_turns() -> None:
         {"async_copy": 2, "barrier": 2, "shared_load": 43, "fma32": 32, "alu": 7, "other": 1, "branch": 1}
     )
     metrics = counters(35, 30, long_scoreboard=0.35, barrier=0.2)
-    found = analyze("missing_pipelining", context(single, metrics, time_ms=1.0))
-    assert found and found.severity is Severity.HIGH and "one buffer" in found.cause
+    finding = analyze("missing_pipelining", context(single, metrics, time_ms=1.0))
+    assert finding and finding.severity is Severity.HIGH and "one buffer" in finding.cause
     double = code({"async_copy": 2, "barrier": 1, "shared_load": 43, "fma32": 32, "alu": 7})
     assert analyze("missing_pipelining", context(double, metrics, time_ms=1.0)) is None
     triton = {"configuration": {"kernel": "BLOCK_M: 128, num_warps: 8, num_stages: 1"}}
@@ -384,8 +389,8 @@ def test_one_stage_takes_turns() -> None:
 def test_one_load_at_a_time_is_found_by_its_stalls() -> None:
     row_sum = code({"alu": 6, "global_load": 1, "fma32": 1, "branch": 1}, {"global_load": {"128": 1}})
     waiting = counters(15, 40, long_scoreboard=0.8, barrier=0.0)
-    found = analyze("missing_pipelining", context(row_sum, waiting, time_ms=0.3))
-    assert found and found.severity is Severity.HIGH and "unroll" in found.advice[0]
+    finding = analyze("missing_pipelining", context(row_sum, waiting, time_ms=0.3))
+    assert finding and finding.severity is Severity.HIGH and "unroll" in finding.advice[0]
     assert analyze("missing_pipelining", context(row_sum, time_ms=0.3)) is None, (
         "not to be told without counters"
     )
@@ -409,8 +414,8 @@ def test_conversions_at_each_step() -> None:
         "branch": 1,
     }
     to_and_fro = code(loop, {"global_load": {"32": 1}, "global_store": {"32": 1}})
-    found = analyze("precision_conversions", context(to_and_fro))
-    assert found and found.severity is Severity.HIGH and "48 of 119" in found.cause
+    finding = analyze("precision_conversions", context(to_and_fro))
+    assert finding and finding.severity is Severity.HIGH and "48 of 119" in finding.cause
     assert analyze("precision_conversions", context(to_and_fro, counters(30, 82), time_ms=0.13)) is None, (
         "memory sets the time"
     )
@@ -430,8 +435,13 @@ def test_accurate_powers_expand() -> None:
         },
         {"global_load": {"128": 1}, "global_store": {"128": 1}},
     )
-    found = analyze("special_functions", context(powers, source="y = powf(x, 2.5f);"))
-    assert found and found.severity is Severity.HIGH and "powf" in found.cause and "__powf" in found.advice[0]
+    finding = analyze("special_functions", context(powers, source="y = powf(x, 2.5f);"))
+    assert (
+        finding
+        and finding.severity is Severity.HIGH
+        and "powf" in finding.cause
+        and "__powf" in finding.advice[0]
+    )
     measured = analyze("special_functions", context(powers, counters(88, 40), time_ms=0.4))
     assert measured and measured.gain.factor > 1.8
 
@@ -441,8 +451,8 @@ def test_a_full_special_function_pipe() -> None:
         {"alu": 8, "fma32": 64, "special": 64, "global_load": 1, "global_store": 1},
         {"global_load": {"128": 1}, "global_store": {"128": 1}},
     )
-    found = analyze("special_functions", context(exponentials))
-    assert found and found.severity is Severity.HIGH and "64 special functions" in found.cause
+    finding = analyze("special_functions", context(exponentials))
+    assert finding and finding.severity is Severity.HIGH and "64 special functions" in finding.cause
 
 
 def test_a_sine_counts_although_it_needs_no_special_unit() -> None:
@@ -469,8 +479,8 @@ def test_a_sine_counts_although_it_needs_no_special_unit() -> None:
         "widths": {"global_load": {"128": 1, "32": 4}, "global_store": {"128": 1}},
     }
     at = context(code(mix=mix) | {"loops": [slow_path, around]}, source="y = sinf(x);")
-    found = analyze("special_functions", at)
-    assert found and "sinf" in found.cause
+    finding = analyze("special_functions", at)
+    assert finding and "sinf" in finding.cause
     assert analyze("double_precision", at) is None, "the double of the rare path is no defect"
     assert "special_functions" in DIAGNOSTICS["integer_arithmetic"].symptom_of
 
@@ -478,8 +488,8 @@ def test_a_sine_counts_although_it_needs_no_special_unit() -> None:
 def test_doubles_by_accident() -> None:
     loop = {"fp64": 40, "convert": 8, "fma32": 10, "alu": 20, "global_load": 1, "global_store": 1}
     doubles = code(loop, {"global_load": {"128": 1}, "global_store": {"128": 1}})
-    found = analyze("double_precision", context(doubles, counters(80, 20), time_ms=0.5))
-    assert found and found.severity is Severity.HIGH and "0.5f" in found.advice[0]
+    finding = analyze("double_precision", context(doubles, counters(80, 20), time_ms=0.5))
+    assert finding and finding.severity is Severity.HIGH and "0.5f" in finding.advice[0]
     assert (
         analyze("double_precision", context(doubles, precision="native", source="x.to(torch.float64)"))
         is None
@@ -488,13 +498,13 @@ def test_doubles_by_accident() -> None:
 
 def test_fences_in_the_loop() -> None:
     fenced = code({"alu": 4, "global_load": 1, "fma32": 1, "global_store": 1, "membar": 3, "branch": 1})
-    found = analyze("memory_barriers", context(fenced))
-    assert found and found.severity is Severity.HIGH and "1 memory fence" in found.cause
+    finding = analyze("memory_barriers", context(fenced))
+    assert finding and finding.severity is Severity.HIGH and "1 memory fence" in finding.cause
     measured = analyze("memory_barriers", context(fenced, counters(5, 20, membar=0.7), time_ms=0.6))
     assert measured and measured.gain.factor > 2
     assert analyze("memory_barriers", context(fenced, counters(30, 80, membar=0.01), time_ms=0.14)) is None
     once = code(mix={"alu": 40, "global_load": 4, "fma32": 30, "membar": 3, "atomic": 1})
-    assert analyze("memory_barriers", context(once)) is None, "once a block is how the last block is found"
+    assert analyze("memory_barriers", context(once)) is None, "once a block is how the last block is finding"
 
 
 def test_index_divisions() -> None:
@@ -511,8 +521,8 @@ def test_index_divisions() -> None:
         },
         {"global_load": {"32": 4}, "global_store": {"32": 4}},
     )
-    found = analyze("integer_arithmetic", context(divisions))
-    assert found and found.severity is Severity.HIGH and "division" in found.cause
+    finding = analyze("integer_arithmetic", context(divisions))
+    assert finding and finding.severity is Severity.HIGH and "division" in finding.cause
     assert analyze("special_functions", context(divisions)) is None, (
         "reciprocals of integer division are no special functions"
     )
@@ -522,10 +532,10 @@ def test_index_divisions() -> None:
 
 
 def test_a_gain_never_goes_beyond_the_floor() -> None:
-    found = analyze(
+    finding = analyze(
         "tensor_cores_idle", context(code(TILES, TILE_WIDTHS), work=PRODUCT, time_ms=0.4, floor_ms=0.357)
     )
-    assert found and found.severity is Severity.MEDIUM and "floor" in found.gain.basis
+    assert finding and finding.severity is Severity.MEDIUM and "floor" in finding.gain.basis
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -609,6 +619,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
 @pytest.mark.parametrize("kernel", EXPECTED)
 def test_real_machine_code_without_a_gpu(compiled: dict[str, dict[str, Any]], kernel: str) -> None:
     at = context(compiled[kernel], source=SOURCE, registers=compiled[kernel]["registers"])
-    severe = {name for name in NAMES if (found := analyze(name, at)) and found.severity is Severity.HIGH}
+    severe = {name for name in NAMES if (finding := analyze(name, at)) and finding.severity is Severity.HIGH}
     explained = {name for name in severe if set(DIAGNOSTICS[name].symptom_of) & severe}
     assert severe - explained == EXPECTED[kernel]

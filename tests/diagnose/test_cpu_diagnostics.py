@@ -25,7 +25,7 @@ LOOP = {
 
 
 def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
-    seen = {
+    run = {
         "calls": 100,
         "call_ms": 0.108,
         "best_ms": 0.1,
@@ -33,14 +33,14 @@ def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
         "native_calls": 1.0,
         "minor_faults": 0.0,
     }
-    seen |= {
+    run |= {
         "threads": [{"cpu_ms": 0.1, "work_ms": 0.05}, {"cpu_ms": 0.1, "work_ms": 0.04}],
         "effective_threads": 1.8,
     }
-    seen |= {"alone_ms": 0.19, "samples": {"count": 900}} | (dynamic or {})
+    run |= {"alone_ms": 0.19, "samples": {"count": 900}} | (dynamic or {})
     cpu = {
         "cores": 2,
-        "dynamic": seen,
+        "dynamic": run,
         "sampled": True,
         "shares": {"native": 0.67, "math": 0.0, "torch": 0.03, "memory": 0.0, "host": 0.3},
         "functions": [
@@ -107,8 +107,8 @@ CHAIN = [
 
 def torch_only(operators: list[dict[str, Any]], **dynamic: Any) -> Profile:
     """Of a candidate without native code."""
-    seen = {"native_ms": 0.0, "native_calls": 0.0, "operators": operators} | dynamic
-    return profile(seen, shares=TORCH, functions=[], loops=[], sampled=False)
+    run = {"native_ms": 0.0, "native_calls": 0.0, "operators": operators} | dynamic
+    return profile(run, shares=TORCH, functions=[], loops=[], sampled=False)
 
 
 def test_a_candidate_without_native_code_is_not_told_of_its_one_call() -> None:

@@ -63,11 +63,11 @@ def whole() -> Profile:
 
 def texts() -> dict[str, str]:
     """What the golden files hold, by name."""
-    made = {f"guidance_{name}.txt": guidance.write(diagnosed(load(name))) + "\n" for name in NAMES}
-    made["guidance_spills_without_counters.txt"] = guidance.write(diagnosed(bare(load("spills")))) + "\n"
-    made["evidence_launch_overhead.md"] = evidence.write(load("launch_overhead"))
-    made["evidence_whole.md"] = evidence.write(whole())
-    return made
+    expected = {f"guidance_{name}.txt": guidance.write(diagnosed(load(name))) + "\n" for name in NAMES}
+    expected["guidance_spills_without_counters.txt"] = guidance.write(diagnosed(bare(load("spills")))) + "\n"
+    expected["evidence_launch_overhead.md"] = evidence.write(load("launch_overhead"))
+    expected["evidence_whole.md"] = evidence.write(whole())
+    return expected
 
 
 @pytest.mark.parametrize("name", texts())
@@ -129,11 +129,11 @@ def test_nothing_found_is_said_by_how_far_it_is_and_by_what_was_looked_at(
 
 def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one() -> None:
     diagnosis = diagnosed(load("softmax_cuda"))
-    one = diagnosis.findings[0]
+    template = diagnosis.findings[0]
 
-    def told(speed: int, energy: int) -> list[str]:
-        fast = [replace(one, diagnostic=f"fast{i}") for i in range(speed)]
-        lean = [replace(one, diagnostic=f"lean{i}", objective="energy") for i in range(energy)]
+    def directives(speed: int, energy: int) -> list[str]:
+        fast = [replace(template, diagnostic=f"fast{i}") for i in range(speed)]
+        lean = [replace(template, diagnostic=f"lean{i}", objective="energy") for i in range(energy)]
         lines = guidance.write(replace(diagnosis, findings=(*fast, *lean), energy=True)).splitlines()
         return [
             line.split("] ")[1].split(" in ")[0]
@@ -141,10 +141,10 @@ def test_there_are_five_directives_in_all_and_one_for_energy_where_there_is_one(
             if line[:2] in {f"{n}." for n in range(1, 10)}
         ]
 
-    assert told(6, 4) == ["fast0", "fast1", "fast2", "fast3", "lean0"]
-    assert told(3, 4) == ["fast0", "fast1", "fast2", "lean0", "lean1"]
-    assert told(1, 4) == ["fast0", "lean0", "lean1", "lean2"]
-    assert told(6, 0) == ["fast0", "fast1", "fast2", "fast3", "fast4"]
+    assert directives(6, 4) == ["fast0", "fast1", "fast2", "fast3", "lean0"]
+    assert directives(3, 4) == ["fast0", "fast1", "fast2", "lean0", "lean1"]
+    assert directives(1, 4) == ["fast0", "lean0", "lean1", "lean2"]
+    assert directives(6, 0) == ["fast0", "fast1", "fast2", "fast3", "fast4"]
 
 
 def test_energy_that_was_not_looked_for_is_not_called_well_spent() -> None:

@@ -70,9 +70,9 @@ def test_occupancy_agrees_with_the_toolkits_calculator(tmp_path: Path) -> None:
         for registers in (16, 24, 32, 33, 38, 40, 41, 56, 64, 65, 80, 96, 128, 168, 200, 255)
         for shared in (0, 128, 1000, 8192, 16384, 33000, 50000, 76000, 115000, 200000, 232448)
     ]
-    asked = "\n".join(" ".join(map(str, case)) for case in cases)
+    queries = "\n".join(" ".join(map(str, case)) for case in cases)
     answers = subprocess.run(
-        [program], input=asked, text=True, capture_output=True, check=True, timeout=60
+        [program], input=queries, text=True, capture_output=True, check=True, timeout=60
     ).stdout.split()
     for case, answer in zip(cases, map(int, answers), strict=True):
         if answer > 0:

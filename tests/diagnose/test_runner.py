@@ -79,11 +79,13 @@ def test_the_position_lies_below_its_roof() -> None:
 
 
 def test_diagnostics_that_need_counters_run_where_the_class_asks_for_them() -> None:
-    of = {bound: {d.name for d in runner.select(DIAGNOSTICS, bound, "cuda")} for bound in Bound}
-    assert "bank_conflicts" in of[Bound.MEMORY] and "bank_conflicts" not in of[Bound.LAUNCH]
-    assert "tensor_cores_idle" in of[Bound.COMPUTE] and "tensor_cores_idle" not in of[Bound.MEMORY]
-    assert all("launch_overhead" in names for names in of.values()), "what is free runs always"
-    assert not any(name.startswith("cpu_") for name in of[Bound.MEMORY])
+    selected = {bound: {d.name for d in runner.select(DIAGNOSTICS, bound, "cuda")} for bound in Bound}
+    assert "bank_conflicts" in selected[Bound.MEMORY] and "bank_conflicts" not in selected[Bound.LAUNCH]
+    assert (
+        "tensor_cores_idle" in selected[Bound.COMPUTE] and "tensor_cores_idle" not in selected[Bound.MEMORY]
+    )
+    assert all("launch_overhead" in names for names in selected.values()), "what is free runs always"
+    assert not any(name.startswith("cpu_") for name in selected[Bound.MEMORY])
 
 
 def test_only_the_counters_of_the_selected_diagnostics_are_asked_for() -> None:
@@ -138,8 +140,8 @@ def test_diagnostics_that_the_class_does_not_ask_are_named_in_one_line_and_can_b
     [note] = runner.diagnose(replace(SOFTMAX, skipped=()), counting).skipped
     assert note.why == "not run in class memory: one, two" and "--all-counters" in note.enable
     far = replace(SOFTMAX, skipped=(), floor_ms=0.001)
-    asked = runner.diagnose(far, counting, run_all=True)
-    assert {finding.diagnostic for finding in asked.findings} == {"one", "two"} and not asked.skipped
+    complete = runner.diagnose(far, counting, run_all=True)
+    assert {finding.diagnostic for finding in complete.findings} == {"one", "two"} and not complete.skipped
 
 
 def test_a_launch_bound_candidate_is_not_asked_for_counters_and_says_so() -> None:
@@ -203,7 +205,7 @@ def claims(name: str, factor: float, **changes: Any) -> Diagnostic:
         1 - 1 / factor,
         "so",
         advice=("do this", "or that"),
-        kernel=changes.pop("of", ""),
+        kernel=changes.pop("kernel_name", ""),
     )
     level = changes.pop("level", "kernel")
     return Diagnostic(name, level, "cuda", lambda context: match, "t", "r", "e", **changes)
@@ -233,7 +235,7 @@ def test_a_symptom_is_explained_by_a_root_rather_than_by_another_symptom() -> No
         claims("root", 2.0),
         claims("between", 4.0, symptom_of=("root",)),
         claims("last", 3.0, symptom_of=("between", "root")),
-        claims("pointer", 1.5, level="system", of="softmax_kernel", symptom_of=(ANY,)),
+        claims("pointer", 1.5, level="system", kernel_name="softmax_kernel", symptom_of=(ANY,)),
     ]
     assert ranked(several) == [("root", ""), ("between", "root"), ("last", "root"), ("pointer", "root")]
 

@@ -47,9 +47,9 @@ def context(
         for name, us, launches in sorted(kernels, key=lambda k: -k[1])
     )
     busy = sum(us for _, us, _ in kernels) + sum(copy.microseconds for copy in copies)
-    seen = {"syncs": changes.pop("syncs", {}), "apis": changes.pop("apis", {})}
+    calls = {"syncs": changes.pop("syncs", {}), "apis": changes.pop("apis", {})}
     line = Timeline(
-        source, 5, call_us, busy, gaps_us, sum(launches for *_, launches in kernels), copies, **seen
+        source, 5, call_us, busy, gaps_us, sum(launches for *_, launches in kernels), copies, **calls
     )
     nbytes = changes.pop("nbytes", 0.0)
     fields: dict[str, Any] = {
