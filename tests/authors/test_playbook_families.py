@@ -1,12 +1,18 @@
-"""Families of operators: real tasks are traced, written in C++, compiled and compared with the reference."""
+"""Families of operators: real tasks are traced, written in C++, compiled and compared with the reference.
+
+One generated file is a golden file. After a deliberate change, update it:
+
+    python tests/authors/test_playbook_families.py
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from playbook_harness import KernelChecker, make_task
+from playbook_harness import KernelChecker, make_task, program_of
 
+from kernelpro.authors.playbook.cpp.backend import BACKEND
 from kernelpro.records import Task
 
 MAX_ERROR = 20.0
@@ -135,3 +141,21 @@ def test_last_seed_matches_the_reference(name: str, tmp_path: Path) -> None:
 def test_first_seed_matches_the_reference(name: str, tmp_path: Path) -> None:
     checker = KernelChecker(FAMILIES[name], tmp_path)
     assert max(checker.errors(checker.designs()[0])) < MAX_ERROR
+
+
+GOLDEN = Path(__file__).parent / "golden" / "layer_norm_softmax_cpp.txt"
+
+
+def _golden_source() -> str:
+    program = program_of(
+        make_task("F.layer_norm(a + b, (72,)).softmax(-1)", "torch.randn(8, 72), torch.randn(8, 72)")
+    )
+    return BACKEND.write(program, BACKEND.seeds(program)[-1].design)
+
+
+def test_generated_source_matches_the_golden_file() -> None:
+    assert _golden_source() == GOLDEN.read_text()
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(_golden_source())
