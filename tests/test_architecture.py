@@ -27,6 +27,7 @@ PACKAGES = (
     ("engine",),
     ("suites",),
     ("report",),
+    ("tasks",),
     ("api",),
     ("cli",),
 )
