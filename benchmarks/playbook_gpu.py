@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "authors")]
 
-from playbook_harness import program_of, make_task  # noqa: E402
+from playbook_harness import make_task, program_of  # noqa: E402
 from test_playbook_families import FAMILIES  # noqa: E402
 
 from kernelpro.authors.author import NoProposal  # noqa: E402
@@ -198,12 +198,12 @@ def loaded(source: str, reference: Reference) -> torch.nn.Module:
     names: dict[str, Any] = {"__name__": "candidate"}
     exec(compile(source, file.name, "exec"), names)
     model: torch.nn.Module = names["ModelNew"](*reference.init_inputs)
-    parameters.give(model, reference.state())
+    parameters.load_reference_state(model, reference.state())
     return model.to("cuda")
 
 
 def arguments(reference: Reference) -> Any:
-    return tree.unpack(*reference.inputs(7))
+    return tree.unflatten(*reference.inputs(7))
 
 
 def widened(inputs: Any) -> Any:

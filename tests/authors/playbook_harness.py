@@ -113,14 +113,14 @@ class KernelChecker:
         for distribution, limit in Tolerance(oracle, "fp32", 7).limits.items():
             form, leaves = oracle.inputs(7, distribution)
             with torch.no_grad():
-                arguments = tree.unpack(form, [leaf.to(self._device) for leaf in leaves])
+                arguments = tree.unflatten(form, [leaf.to(self._device) for leaf in leaves])
                 outputs = [output.cpu() for output in _flat(candidate(*arguments))]
             excesses[distribution] = limit.share_used(measure_errors(outputs, oracle.truth(7, distribution)))
         return excesses
 
     def _arguments(self, dtype: torch.dtype | None = None, device: str = "cpu") -> Any:
         leaves = [leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf for leaf in self._leaves]
-        return tree.unpack(self._form, [leaf.to(device) for leaf in leaves])
+        return tree.unflatten(self._form, [leaf.to(device) for leaf in leaves])
 
     def _candidate(self, source: str) -> torch.nn.Module:
         path = self._folder / "candidate.py"
@@ -130,7 +130,7 @@ class KernelChecker:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         model: torch.nn.Module = module.ModelNew(*self._reference.init_inputs)
-        assert parameters.give(model, self._reference.state()) != "by seed"
+        assert parameters.load_reference_state(model, self._reference.state()) != "by seed"
         return model
 
 
