@@ -306,7 +306,9 @@ def test_a_run_whose_pool_is_a_spool_asks_for_all_it_can_stops_and_goes_on(tmp_p
             if worker is None:
                 command = [sys.executable, "-m", "kernelpro", "worker", str(folder)]
                 worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 600
             while SpoolFolder(folder).open_jobs() and worker.poll() is None:
+                assert time.monotonic() < deadline, "the worker's results are rejected"
                 time.sleep(0.1)
     finally:
         if worker:

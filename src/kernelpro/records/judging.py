@@ -135,10 +135,33 @@ class Options(Record):
     energy: bool = False
     """Whether to measure the energy of a candidate that passes, which takes half a minute."""
     energy_baseline: str = ""
-    """The baseline to measure in alternation with it; empty: the fastest. Only ratios to the same baseline can
-    be compared."""
+    """The baseline to measure in alternation with it; empty: the fastest. Only ratios to the same baseline
+    can be compared."""
+
+    def __post_init__(self) -> None:
+        for name in self.disabled_tripwires:
+            if name != "all" and name not in TRIPWIRES:
+                raise BadInput(f"unknown tripwire {name!r}: choose from all, {', '.join(TRIPWIRES)}")
 
 
+TRIPWIRES = (
+    "gc",
+    "frames",
+    "modules",
+    "exec",
+    "processes",
+    "exit",
+    "network",
+    "harness",
+    "descriptors",
+    "memory",
+    "proc",
+    "python",
+    "libraries",
+    "install",
+    "patching",
+)
+"""Names of the checks in lab/judge/tripwires.py."""
 BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")
 
 
