@@ -226,9 +226,8 @@ class Judge:
             if self.options.energy:
                 with clock("energy"):
                     energy = self._measure_energy(participant, facts.rounds)
-                verdict = replace(
-                    verdict, energy=energy, measurement=verdict.measurement | {"seconds": clock.seconds()}
-                )
+                measurement = replace(verdict.measurement, seconds=clock.seconds())
+                verdict = replace(verdict, energy=energy, measurement=measurement)
         except BaseException:  # Ctrl-C too: no child is left behind
             participant.close()
             raise
@@ -428,13 +427,9 @@ class Judge:
         state: _CandidateState,
         status: Status,
         reason: str,
-        measurement: dict[str, Any] | None = None,
+        measurement: Measurement = Measurement(),  # noqa: B008 (frozen)
         **fields: Any,
     ) -> Verdict:
-        seconds = {"seconds": state.clock.seconds(), "preparation_seconds": self._preparation_seconds}
-        measurement = (measurement or {}) | seconds
-        if state.machine_code:
-            measurement["machine_code"] = state.machine_code
         bench = self.bench
         return Verdict(
             candidate=state.candidate.name,
@@ -443,9 +438,15 @@ class Judge:
             floor_ms=bench.floor_ms,
             sandbox=bench.launcher.level,
             language=detect(state.candidate.source).name,
-            measurement=measurement,
-            environment=environment.snapshot(bench.target)
-            | {"precision": bench.precision, "mode": bench.task.mode},
+            measurement=replace(
+                measurement,
+                seconds=state.clock.seconds(),
+                preparation_seconds=self._preparation_seconds,
+                machine_code=state.machine_code,
+            ),
+            environment=replace(
+                environment.snapshot(bench.target), precision=bench.precision, mode=bench.task.mode
+            ),
             task=bench.task.name,
             candidate_id=state.candidate.id,
             **{"parameters": state.parameters, "notes": self._standing_notes(state)} | fields,

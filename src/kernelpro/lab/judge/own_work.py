@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from statistics import median
 
-from kernelpro.lab.languages import Source, authored_kernels
+from kernelpro.lab.languages import CandidateSource, own_kernels
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.samples import Sample
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -26,12 +26,12 @@ def own_share(
 
     0 where it has none; None where the share cannot be measured.
     """
-    names = authored_kernels(source)
+    names = own_kernels(source)
     if not names:
         return 0.0
     if device == "cpu":
         if (
-            "cpp" not in Source(source).languages()
+            "cpp" not in CandidateSource(source).languages()
         ):  # calls inside an extension built by torch are not metered
             return None
         return median(min(1.0, sample.native_ms / sample.own_ms) for sample in samples)
@@ -60,6 +60,6 @@ def is_decoy(source: str, measured: float | None) -> bool:
     return (
         measured is not None
         and measured < DECOY_SHARE
-        and bool(authored_kernels(source))
+        and bool(own_kernels(source))
         and not _DECLARES_LIBRARY_CALLS.search(source)
     )

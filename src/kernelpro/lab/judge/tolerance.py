@@ -120,7 +120,7 @@ class Tolerance:
         oracle: Oracle,
         precision: str,
         bits: int,
-        form: tree.Form,
+        form: tree.TreeSpec,
         leaves: list[torch.Tensor],
         truth: Outputs,
     ) -> Errors:
@@ -142,7 +142,7 @@ class Tolerance:
         return errors.combine(Errors(floor, floor))
 
     def _lower(
-        self, oracle: Oracle, bits: int, form: tree.Form, leaves: list[torch.Tensor], truth: Outputs
+        self, oracle: Oracle, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor], truth: Outputs
     ) -> Errors:
         """Error at the next lower precision of the matrix operands; without products, of the inputs.
 

@@ -57,7 +57,7 @@ _TRIPWIRES = (
     Tripwire(
         "harness",
         "accesses the judge",
-        re.compile(r"kernelpro\.lab.*|__main__|(.*\.)?METER(\..*)?"),
+        re.compile(r"kernelpro\.lab.*|__main__|(.*\.)?NATIVE_CALLS(\..*)?"),
         frozenset({"kernelpro.lab", "__main__"}),
     ),
     Tripwire(

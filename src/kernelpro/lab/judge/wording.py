@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from kernelpro.lab.measure.clocks import RESOLVED_SHARE
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.statistics import median_interval
 from kernelpro.lab.tasks.inputs import AS_GIVEN
+from kernelpro.records import Measurement
 
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
 
@@ -87,27 +87,23 @@ def _prelaunch_notes(decision: Decision, facts: Facts, baselines: Baselines) -> 
 
 def measurement(
     decision: Decision, facts: Facts, tolerance: Tolerance, baselines: Baselines, target: str
-) -> dict[str, Any]:
+) -> Measurement:
     """The verdict's `measurement`: rounds, clocks, the A/A control."""
     rounds, statistics = facts.rounds, decision.statistics
     walls = torch.tensor([s.wall_ms for s in rounds.calls("candidate", "single")], dtype=torch.float64)
-    data = {
-        "rounds": len(rounds.samples["candidate"]),
-        "discarded_rounds": rounds.discarded,
-        "against": decision.anchor,
-        "own_ms": {
-            kind: {name: rounds.median_ms(name, kind) for name in rounds.samples} for kind in rounds.kinds
-        },
-        "input_write_ms": {name: rounds.input_write_ms(name) for name in rounds.samples},
-        "hidden_ms": statistics.hidden.to_json(),
-        "hidden_sealed_ms": statistics.hidden_sealed.to_json() if statistics.hidden_sealed else None,
-        "burst_ms": statistics.slope.to_json() if statistics.slope else None,
-        "host_ms": statistics.host_ms,
-        "wall_ms": median_interval(walls).to_json(),
-        "a_a": baselines.self_comparison().to_json(),
-        "verified_calls": facts.verified_calls,
-        "distributions": list(tolerance.limits),
-    }
-    if target == "cuda":
-        data["sensors"] = environment.sensors().read()
-    return data
+    return Measurement(
+        rounds=len(rounds.samples["candidate"]),
+        discarded_rounds=rounds.discarded,
+        against=decision.anchor,
+        own_ms={kind: {name: rounds.median_ms(name, kind) for name in rounds.samples} for kind in rounds.kinds},
+        input_write_ms={name: rounds.input_write_ms(name) for name in rounds.samples},
+        hidden_ms=statistics.hidden,
+        hidden_sealed_ms=statistics.hidden_sealed,
+        burst_ms=statistics.slope,
+        host_ms=statistics.host_ms,
+        wall_ms=median_interval(walls),
+        a_a=baselines.self_comparison(),
+        verified_calls=facts.verified_calls,
+        distributions=tuple(tolerance.limits),
+        sensors=environment.sensors().read() if target == "cuda" else {},
+    )

@@ -68,7 +68,7 @@ class Bench:
             self.seed = secrets.randbits(48)
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
-            if difference := self.reference.differs_from_asker():
+            if difference := self.reference.example_mismatch():
                 raise BadInput(
                     f"task {self.task.name}: it computes something else in a worker than in your process "
                     f"({difference}): a value that it reads has changed since; make that value an input, "
@@ -90,7 +90,7 @@ class Bench:
 
     def measure_ceilings(self) -> None:
         """The device's ceilings, and the task's floor under them."""
-        name = environment.snapshot(self.target).get("gpu") or cpu_name()
+        name = environment.snapshot(self.target).device
         self.ceilings = physics.load_ceilings(self.target, name, self.unit)
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.unit)
 
@@ -168,7 +168,7 @@ class Bench:
         cache = _compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER_MODULES if any(not name.startswith("eager") for name in variants) else ()
-        environment = caches | _thread_variables() | paths.passed_on()
+        environment = caches | _thread_variables() | paths.child_environment()
         count = self._buffer_set_count(BUFFER_SETS) if buffer_sets is None else buffer_sets
         regions = self._allocate_regions(count)
         try:
@@ -223,7 +223,7 @@ class Bench:
     def load_request(self, candidate: Candidate) -> tuple[dict[str, Any], bytes]:
         """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
         leaves: list[torch.Tensor] = []
-        form = tree.pack(self.reference.init_inputs, leaves)
+        form = tree.flatten(self.reference.init_inputs, leaves)
         artifacts = self.builds.get(candidate, self.target, self.options, self.task)
         buffer = io.BytesIO()
         bundle = {

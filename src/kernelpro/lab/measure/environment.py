@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,36 +16,41 @@ import kernelpro
 from kernelpro.lab.languages import cuda
 from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.sandbox import gpu
+from kernelpro.records import Environment
 
 
 @lru_cache
-def snapshot(device: str) -> dict[str, Any]:
-    """Hardware and versions, as plain data."""
-    facts: dict[str, Any] = {
-        "kernelpro": kernelpro.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
-        "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
-    }
-    if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        facts |= {
-            "gpu": properties.name,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "driver": sensors().driver(),
-            "cuda": torch.version.cuda,
-            "nvcc": _first_line(cuda.nvcc(), "release"),
-        }
-        try:
-            import triton
+def snapshot(device: str) -> Environment:
+    """Hardware and versions of this machine."""
+    host = Environment(
+        kernelpro=kernelpro.__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        system=f"{platform.system()} {platform.release().partition('-')[0]} {platform.machine()}",
+        cpu=cpu_name(),
+        threads=torch.get_num_threads(),
+    )
+    if device != "cuda":
+        return host
+    properties = torch.cuda.get_device_properties(0)
+    return replace(
+        host,
+        gpu=properties.name,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        driver=sensors().driver(),
+        cuda=torch.version.cuda,
+        nvcc=_first_line(cuda.nvcc(), "release"),
+        triton=_triton_version(),
+    )
 
-            facts["triton"] = triton.__version__
-        except ImportError:
-            pass
-    return facts
+
+def _triton_version() -> str | None:
+    try:
+        import triton
+    except ImportError:
+        return None
+    return str(triton.__version__)
 
 
 def pci_bus_id() -> str:

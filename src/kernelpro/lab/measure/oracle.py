@@ -22,8 +22,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from kernelpro.lab import tree
 from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
-from kernelpro.lab.tasks.reference import BITS, Reference, widened
-from kernelpro.lab.watcher import Watcher
+from kernelpro.lab.tasks.reference import BITS, Reference, widened_dtype
+from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
@@ -64,7 +64,7 @@ def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) ->
     return result
 
 
-class MatrixRounding(Watcher):
+class MatrixRounding(OperatorMode):
     """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any
     device."""
 
@@ -126,10 +126,10 @@ class Oracle:
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
         """Seconds of float64 runs on a GPU, with cuDNN and without."""
         self._truths: _LruCache[Outputs] = _LruCache(cache_bytes // 2)
-        self._inputs: _LruCache[tuple[tree.Form, list[torch.Tensor]]] = _LruCache(cache_bytes // 2)
-        self._last: tuple[tuple[int, str], tree.Form, list[torch.Tensor]] | None = None
+        self._inputs: _LruCache[tuple[tree.TreeSpec, list[torch.Tensor]]] = _LruCache(cache_bytes // 2)
+        self._last: tuple[tuple[int, str], tree.TreeSpec, list[torch.Tensor]] | None = None
 
-    def inputs(self, seed: int, distribution: str = AS_GIVEN) -> tuple[tree.Form, list[torch.Tensor]]:
+    def inputs(self, seed: int, distribution: str = AS_GIVEN) -> tuple[tree.TreeSpec, list[torch.Tensor]]:
         """The inputs for a seed and a distribution: their form and tensors.
 
         The last ones are kept, because they are used several times in a row; others are cached, because every
@@ -154,7 +154,7 @@ class Oracle:
             self._truths.put(key, outputs, outputs)
         return outputs
 
-    def compute(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+    def compute(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
         """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64
         fails."""
         if self.exact:
@@ -192,7 +192,7 @@ class Oracle:
     def run(
         self,
         dtype: torch.dtype | None,
-        form: tree.Form,
+        form: tree.TreeSpec,
         leaves: list[torch.Tensor],
         tf32_allowed: bool = False,
     ) -> Outputs:
@@ -208,16 +208,16 @@ class Oracle:
                 return self._run(dtype, form, leaves)
             return self._run_fast(form, leaves)
 
-    def _run(self, dtype: torch.dtype | None, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
-        cast = [leaf.to(widened(leaf.dtype, dtype), copy=True) for leaf in leaves]
-        result = self._models[dtype](*tree.unpack(form, cast))
+    def _run(self, dtype: torch.dtype | None, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
+        cast = [leaf.to(widened_dtype(leaf.dtype, dtype), copy=True) for leaf in leaves]
+        result = self._models[dtype](*tree.unflatten(form, cast))
         del cast  # frees memory, of which large tasks have little
         self._structure = describe_structure(result)
         outputs: Outputs = []
-        tree.pack(result, outputs)
+        tree.flatten(result, outputs)
         return [output.detach().clone() for output in outputs]
 
-    def _run_fast(self, form: tree.Form, leaves: list[torch.Tensor]) -> Outputs:
+    def _run_fast(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
         """In float64, with cuDNN or without it, whichever is faster."""
         with_it = self._choose_cudnn()
         torch.cuda.synchronize()
@@ -243,7 +243,7 @@ class Oracle:
             return True
         return len(other) >= _TRIALS and min(took) <= min(other)
 
-    def emulate(self, bits: int, form: tree.Form, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
+    def emulate(self, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
         """The outputs with matrix operands of `bits` significant bits, and the number of matrix products."""
         mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
         with mode:

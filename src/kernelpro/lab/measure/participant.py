@@ -49,7 +49,7 @@ class Participant(ABC):
         self,
         process: SandboxedProcess,
         regions: list[Region],
-        form: tree.Form,
+        form: tree.TreeSpec,
         slots: list[Slot],
         flusher: Flusher,
         trusted: bool = False,

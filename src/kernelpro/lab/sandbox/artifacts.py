@@ -36,4 +36,4 @@ def unpack_artifacts(data: bytes) -> None:
             if name in _DIRECTORIES and rest:
                 member.name = rest
                 extract(archive, member, os.environ[name])
-    triton_ahead.settle(Path(os.environ[CACHE]))
+    triton_ahead.relocate_cache(Path(os.environ[CACHE]))

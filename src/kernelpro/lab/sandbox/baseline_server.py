@@ -18,7 +18,7 @@ from kernelpro.lab import tree
 from kernelpro.lab.sandbox.candidate_server import CandidateServer
 from kernelpro.lab.sandbox.child import Reply, Request
 from kernelpro.lab.sandbox.stages import describe_exception
-from kernelpro.lab.seeds import MODES, NoSeed, candidate, of_call
+from kernelpro.lab.seeds import MODES, NoSeed, seed_from_first_call, seed_source
 from kernelpro.lab.tasks import paths
 from kernelpro.lab.tasks.reference import Reference
 
@@ -29,7 +29,7 @@ class BaselineServer(CandidateServer):
     def load(self, request: Request, tail: bytes) -> Reply:
         """Load the reference of the task in `tail`."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        paths.use()
+        paths.extend_sys_path()
         self._reference = Reference(bundle["task"], self._device.name, request["seed"])
         self._models: dict[str, Any] = {"eager": self._reference.model()}
         return {"parameters": "by name"}, b""
@@ -42,7 +42,9 @@ class BaselineServer(CandidateServer):
             try:
                 self._select_variant(variant)
                 with torch.no_grad():
-                    source = self._run_variant(variant, tree.unpack(form, [leaf.clone() for leaf in leaves]))
+                    source = self._run_variant(
+                        variant, tree.unflatten(form, [leaf.clone() for leaf in leaves])
+                    )
             except Exception as error:  # a variant whose compiler fails is reported and left out
                 failed[variant] = describe_exception(error)
             else:
@@ -53,7 +55,7 @@ class BaselineServer(CandidateServer):
     def _run_variant(self, variant: str, values: list[Any]) -> str:
         """Call a variant; returns the code that its compiler wrote, if it has one."""
         if variant in MODES:
-            return of_call(self._reference, variant, self._model, values)
+            return seed_from_first_call(self._reference, variant, self._model, values)
         self._model(*values)
         return ""
 
@@ -61,7 +63,7 @@ class BaselineServer(CandidateServer):
         """The compiler's code for a variant as a candidate."""
         self._select_variant(request["variant"])
         try:
-            return {"source": candidate(self._reference, request["variant"]), "reason": ""}, b""
+            return {"source": seed_source(self._reference, request["variant"]), "reason": ""}, b""
         except NoSeed as reason:
             return {"source": "", "reason": str(reason)}, b""
 

@@ -50,5 +50,5 @@ def _call_on_meta(module: ModuleType, task: Task) -> None:
         model = module.ModelNew(*reference.init_inputs)
         if isinstance(model, torch.nn.Module):
             model = model.to("meta").train(task.mode == "train")
-        with triton_ahead.WithoutData():
-            model(*tree.unpack(form, leaves))
+        with triton_ahead.MetaAsCuda():
+            model(*tree.unflatten(form, leaves))

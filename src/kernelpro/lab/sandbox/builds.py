@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from kernelpro.lab.exclusive import compiling
-from kernelpro.lab.languages import Source, cpp, cuda, cute, triton, triton_ahead, without_comments
+from kernelpro.lab.languages import CandidateSource, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -96,7 +96,7 @@ class Builds:
             request = {
                 "op": "build",
                 "source": candidate.source,
-                "device": triton_ahead.facts() if task else None,
+                "device": triton_ahead.device_properties() if task else None,
             }
             process.channel.send(request, buffer.getvalue())
             reply, artifacts = process.channel.receive(options.build_timeout)
@@ -141,13 +141,13 @@ def has_artifacts(artifacts: bytes) -> bool:
 def _cache_path(candidate: Candidate, target: str, task: Task | None) -> Path:
     """Where the artifacts of this candidate with this toolchain are cached."""
     arch = _architecture() if target == "cuda" else {}
-    machine = platform.machine(), sys.version, _toolchain(), str(cute.tree()), json.dumps(arch)
+    machine = platform.machine(), sys.version, _toolchain(), str(cute.cutlass_root()), json.dumps(arch)
     key = digest(candidate.id, target, task.id if task else "", *machine)
     return folders.cache("candidates", f"{key}.tar")
 
 
 def _is_triton(candidate: Candidate) -> bool:
-    return bool(triton.version()) and "triton" in Source(candidate.source).languages()
+    return bool(triton.version()) and "triton" in CandidateSource(candidate.source).languages()
 
 
 @lru_cache

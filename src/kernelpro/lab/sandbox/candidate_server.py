@@ -29,17 +29,11 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.languages.native import METER
+from kernelpro.lab.languages.native import NATIVE_CALLS
 from kernelpro.lab.sandbox import cupti, gpu
 from kernelpro.lab.sandbox.artifacts import unpack_artifacts
 from kernelpro.lab.sandbox.child import Reply, Request, RequestServer
-from kernelpro.lab.sandbox.child_devices import (
-    ChildDevice,
-    CpuDevice,
-    CudaDevice,
-    behind_gate,
-    clone_outputs,
-)
+from kernelpro.lab.sandbox.child_devices import ChildDevice, CpuDevice, CudaDevice, behind_gate, clone_outputs
 from kernelpro.lab.sandbox.memory import Slot
 from kernelpro.lab.sandbox.outputs import describe_structure
 from kernelpro.lab.sandbox.stages import StageFailed, as_stage_failure, import_candidate
@@ -80,15 +74,15 @@ class CandidateServer(RequestServer):
         factory = getattr(module, "ModelNew", None)
         if not callable(factory):
             raise StageFailed("build", "the candidate defines no class ModelNew")
-        init = tree.unpack(bundle["init_form"], bundle["init_leaves"])
+        init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
         try:
-            with torch.no_grad(), parameters.under_seed(request["seed"]):
+            with torch.no_grad(), parameters.seeded_build(request["seed"]):
                 model = factory(*init)
             if not callable(model):
                 raise TypeError("ModelNew() returned an object that cannot be called")
             how = "by seed"
             if isinstance(model, torch.nn.Module):
-                how = parameters.give(model, bundle["state"])
+                how = parameters.load_reference_state(model, bundle["state"])
                 model = model.to(self._device.name)
                 model.train(request["mode"] == "train")
         except BaseException as error:  # `sys.exit` too
@@ -102,7 +96,7 @@ class CandidateServer(RequestServer):
         self._arguments = []
         for index, region in enumerate(request["regions"]):
             raw = self._device.map_region(index, region["nbytes"], region["handle"])
-            self._arguments.append(tree.unpack(request["form"], [slot.view(raw) for slot in slots]))
+            self._arguments.append(tree.unflatten(request["form"], [slot.view(raw) for slot in slots]))
             if index == 0:
                 self._gate_address = raw.data_ptr() + request["gate"]
         return {"gated": self._device.supports_gate(self._gate_address)}, b""
@@ -125,7 +119,7 @@ class CandidateServer(RequestServer):
     def call(self, request: Request, tail: bytes) -> Reply:
         """One timed call on a buffer set."""
         arguments = self._arguments[request["set"]]
-        METER.seconds = 0.0
+        NATIVE_CALLS.seconds = 0.0
 
         def run() -> Any:
             outputs = self._model(*arguments)
@@ -133,7 +127,7 @@ class CandidateServer(RequestServer):
 
         with torch.no_grad():
             self._outputs, milliseconds = self._device.time_call(run, self._behind_gate(request))
-        times = {"own_ms": milliseconds, "native_ms": 1e3 * METER.seconds}
+        times = {"own_ms": milliseconds, "native_ms": 1e3 * NATIVE_CALLS.seconds}
         try:
             claims = self._locate_all(self._outputs)
         except gpu.GpuError:
@@ -212,7 +206,7 @@ class CandidateServer(RequestServer):
 
     def _locate_all(self, outputs: Any) -> list[dict[str, Any]]:
         leaves: list[torch.Tensor] = []
-        tree.pack(outputs, leaves)
+        tree.flatten(outputs, leaves)
         for leaf in leaves:
             if leaf.device.type != self._device.name:
                 raise StageFailed("call", f"an output is on {leaf.device}, not on {self._device.name}")

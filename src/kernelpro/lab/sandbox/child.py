@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from kernelpro.lab.languages.torch import path_with_own_programs
+from kernelpro.lab.languages.torch import path_with_python_scripts
 from kernelpro.lab.sandbox.process import PROBE_ROLE
 from kernelpro.lab.sandbox.stages import StageFailed, describe_exception
 from kernelpro.lab.sandbox.wire import Channel, ChannelClosed
@@ -58,7 +58,7 @@ def run(role: str, control: socket.socket, shared_fds: list[int]) -> None:
     """Serve requests until the parent closes the channel."""
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    os.environ["PATH"] = path_with_own_programs()
+    os.environ["PATH"] = path_with_python_scripts()
     channel = Channel(control, trusted=True)
     if role == PROBE_ROLE:
         channel.send({"ok": True})

@@ -119,8 +119,8 @@ def _describe(leaf: torch.Tensor) -> dict[str, Any]:
 def clone_outputs(value: Any) -> Any:
     """The same nested outputs with every tensor cloned."""
     leaves: list[torch.Tensor] = []
-    form = tree.pack(value, leaves)
-    return tree.unpack(form, [leaf.clone() for leaf in leaves])
+    form = tree.flatten(value, leaves)
+    return tree.unflatten(form, [leaf.clone() for leaf in leaves])
 
 
 @contextlib.contextmanager

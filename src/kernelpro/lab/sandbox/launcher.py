@@ -85,7 +85,7 @@ def readable_paths() -> list[str]:
         paths.add(str(Path(spec.origin).resolve().parents[1]))
     for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"):
         paths |= set(filter(None, os.environ.get(name, "").split(":")))
-    if tree := cute.tree():
+    if tree := cute.cutlass_root():
         paths.add(str(tree))
     return sorted({os.path.realpath(path) for path in paths} | paths)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelpro.lab.languages.native import BuildError
-from kernelpro.lab.languages.torch import why_unbuilt
+from kernelpro.lab.languages.torch import extension_build_error
 
 _MAX_CHARACTERS = 3000
 
@@ -31,14 +31,14 @@ def describe_exception(error: BaseException) -> str:
         return f"called sys.exit({text[:300]}){location}"
     if "0 active drivers" in text:
         text = "Triton needs a GPU: use --target cuda"
-    return f"{type(error).__name__}: {(why_unbuilt(text) or text)[:_MAX_CHARACTERS]}{location}"
+    return f"{type(error).__name__}: {(extension_build_error(text) or text)[:_MAX_CHARACTERS]}{location}"
 
 
 def as_stage_failure(stage: str, error: BaseException) -> StageFailed:
     """The failure to report for `error`: an extension that does not build is a build failure at any stage."""
     if isinstance(error, BuildError):
         return StageFailed("build", str(error))
-    if reason := why_unbuilt(str(error)):
+    if reason := extension_build_error(str(error)):
         return StageFailed("build", reason[:_MAX_CHARACTERS])
     return StageFailed(stage, describe_exception(error))
 
