@@ -1,4 +1,4 @@
-"""What a candidate imports to bring its own native code.
+"""The module that candidates import to build native code.
 
     from kernelpro import runtime
 
@@ -13,7 +13,7 @@
     class ModelNew(torch.nn.Module):
         def forward(self, x):
             y = torch.empty_like(x)
-            lib.twice(x, y, x.numel())      # tensors become pointers; the current stream is passed by itself
+            lib.twice(x, y, x.numel())      # tensors become pointers; the current stream is added
             return y
 
 `cuda`, `cute` (with the CUTLASS/CuTe headers) and `cpp` (for the CPU) take the same form. Functions are

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from court import Court
+from quick_judge import QuickJudge
 
 from kernelpro import runtime
-from kernelpro.lab.languages import authored_kernels, cuda, detect, native
+from kernelpro.lab.languages import own_kernels, cuda, detect, native
 from kernelpro.lab.languages.machine_code import fingerprint, gpu_images
 from kernelpro.records import Candidate, Status, Task
 
@@ -124,7 +124,7 @@ def test_cuda_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_languages_and_their_kernels_are_recognised(source: str, language: str, kernels: set[str]) -> None:
     assert detect(source).name == language
-    assert authored_kernels(source) == kernels
+    assert own_kernels(source) == kernels
 
 
 GO = """r'''extern "C" void go(float* x) {}'''"""
@@ -155,10 +155,10 @@ ADD = "def add(x): pass"
 )
 def test_they_are_the_same_however_they_are_imported(source: str, language: str, kernels: set[str]) -> None:
     assert detect(source).name == language
-    assert authored_kernels(source) == kernels
+    assert own_kernels(source) == kernels
 
 
-def test_time_in_own_kernels_is_seen_under_another_name(court: Court) -> None:
+def test_time_in_own_kernels_is_seen_under_another_name(quick_judge: QuickJudge) -> None:
     """The share of a C++ kernel on the CPU, and that one which does nothing is found out."""
     module = "import torch\n{0}\nclass {1}(torch.nn.Module):\n    def forward(self, x):\n        {2}\n"
     inputs = "def get_inputs(): return [torch.rand(512, 1024)]\ndef get_init_inputs(): return []\n"
@@ -172,9 +172,9 @@ def test_time_in_own_kernels_is_seen_under_another_name(court: Court) -> None:
     own = f"from kernelpro import runtime as rt\nlib = rt.cpp(r'''{native}''')"
     does = "y = torch.empty_like(x); lib.go(x, y, x.numel()); return y"
     decoy = "y = torch.empty(1); lib.go(x, y, 1); return torch.tanh(x)"
-    honest = court.judge(task, Candidate(module.format(own, "ModelNew", does)))
-    assert honest.status is Status.PASSED and (honest.authored_share or 0) > 0.5 and honest.language == "cpp"
-    found = court.judge(task, Candidate(module.format(own, "ModelNew", decoy)))
+    honest = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", does)))
+    assert honest.status is Status.PASSED and (honest.own_share or 0) > 0.5 and honest.language == "cpp"
+    found = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", decoy)))
     assert found.status is Status.CHEATING and "a decoy" in found.reason
 
 
@@ -244,14 +244,14 @@ def test_without_a_build_nothing_is_known() -> None:
     assert fingerprint("class ModelNew: pass", b"") == ""
 
 
-def test_what_is_nested_too_deeply_ends_nobody_but_itself(court: Court) -> None:
+def test_what_is_nested_too_deeply_ends_nobody_but_itself(quick_judge: QuickJudge) -> None:
     """Python reads deeper nesting than it writes, and refuses what is deeper still with an error of its own."""
     sums = "+".join(["0.0"] * 900)
     module = "import torch\n{0}\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return torch.relu(x)\n"
     deep = f"def mark(value): return lambda f: f\n@mark({sums})\ndef kernel(): pass\n"
-    assert authored_kernels(module.format(f"import triton\n{deep}")) == set()
+    assert own_kernels(module.format(f"import triton\n{deep}")) == set()
     inputs = "def get_inputs(): return [torch.randn(64, 64)]\ndef get_init_inputs(): return []\n"
     task = Task(module.format(inputs).replace("ModelNew", "Model"))
-    assert court.judge(task, Candidate(module.format(f"value = {sums}"))).status is Status.PASSED
-    refused = court.judge(task, Candidate(module.format(f"value = {'(' * 500}1{')' * 500}")))
+    assert quick_judge.judge(task, Candidate(module.format(f"value = {sums}"))).status is Status.PASSED
+    refused = quick_judge.judge(task, Candidate(module.format(f"value = {'(' * 500}1{')' * 500}")))
     assert refused.status is Status.BUILD_FAILED and refused.reason.startswith("syntax error")

@@ -13,7 +13,7 @@ from kernelpro.records import Task
 
 def moved(forward: str, inputs: str, init: str = "pass") -> tuple[int, int]:
     """Elements of four bytes that are read and written."""
-    made = work.count(Reference(Task(source(forward, inputs, init)), "cpu", 1), 2)
+    made, _ = work.count(Reference(Task(source(forward, inputs, init)), "cpu", 1), 2)
     return made.read_bytes // 4, made.written_bytes // 4
 
 
@@ -162,7 +162,7 @@ def test_outputs_count_once_and_views_of_inputs_not_at_all() -> None:
 def test_an_honest_lookup_is_not_called_impossible() -> None:
     """4096 rows of a large table: a kernel that fetches them is faster than one that would read the table, and may be."""
     inputs, init = "[torch.randint(0, 200_000, (4096,))]", "self.table = nn.Embedding(200_000, 64)"
-    made = work.count(Reference(Task(source("return self.table(x[0])", inputs, init)), "cpu", 1), 2)
+    made, _ = work.count(Reference(Task(source("return self.table(x[0])", inputs, init)), "cpu", 1), 2)
     ceilings = physics.Ceilings(1e10, 1e11, 1 << 20, {"fp32": 1e11})
     honest = 1e3 * (2 * 4096 * 64 * 4 + 4096 * 8) / ceilings.bandwidth
     assert (

@@ -17,12 +17,12 @@ from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
 from kernelpro import api
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.judge import tripwires
-from kernelpro.lab.languages import authored_kernels, detect
-from kernelpro.lab.seeds.capture import Captured, NoSeed, _settings
-from kernelpro.lab.seeds.compose import put_together
-from kernelpro.lab.seeds.unwrap import unwrap
+from kernelpro.lab.languages import own_kernels, detect
+from kernelpro.lab.seeds.capture import CapturedGraph, NoSeed, _chosen_configs
+from kernelpro.lab.seeds.compose import compose_candidate
+from kernelpro.lab.seeds.unwrap import split_module
 from kernelpro.records import Candidate, Job, Options, ProbeData, Status, StudyData, Target, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gpu"
@@ -64,7 +64,7 @@ COMPILED = Options(effort="quick", baselines=("eager_fp32", "compile"))
 
 
 def study(
-    worker: Worker, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu"
+    worker: JobRunner, task: Task, seeds: tuple[str, ...] = ("compile",), target: Target = "cpu"
 ) -> StudyData:
     result = worker.run(Job("study", "study", task, target=target, options=OPTIONS, seed_baselines=seeds))
     assert isinstance(result.data, StudyData), result.error
@@ -72,7 +72,7 @@ def study(
 
 
 def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
-    worker: Worker, quick_judge: QuickJudge
+    worker: JobRunner, quick_judge: QuickJudge
 ) -> None:
     task = Task(BLOCK, "block")
     found = study(worker, task, ("compile", "eager_fp32"))
@@ -90,7 +90,7 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
     assert quick_judge.judge(task, Candidate(eager)).own_share == 0.0
 
 
-def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, quick_judge: QuickJudge) -> None:
+def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: JobRunner, quick_judge: QuickJudge) -> None:
     """Nobody has said how it is constructed, and its file cannot stand alone."""
     made = nn.Sequential(nn.Linear(48, 64), nn.Sequential(nn.GELU(), nn.BatchNorm1d(64))).eval()
     task = api.load_task(made, [torch.randn(96, 48)])
@@ -109,7 +109,7 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: Worker, qui
 
 @pytest.mark.parametrize("buffer", [False, True])
 def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
-    buffer: bool, worker: Worker, quick_judge: QuickJudge
+    buffer: bool, worker: JobRunner, quick_judge: QuickJudge
 ) -> None:
     task = api.load_task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[32, buffer])
     (seed,) = study(worker, task).seeds
@@ -119,32 +119,32 @@ def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
     assert not found.seeds and "no input and not in the module" in found.seed_errors
 
 
-def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: Worker, quick_judge: QuickJudge) -> None:
+def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: JobRunner, quick_judge: QuickJudge) -> None:
     task = api.load_task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
     (seed,) = study(worker, task, ("eager_fp32",)).seeds
     assert quick_judge.judge(task, Candidate(seed.source)).status is Status.PASSED
 
 
-def test_where_there_is_no_seed_the_reason_is_told(worker: Worker) -> None:
+def test_where_there_is_no_seed_the_reason_is_told(worker: JobRunner) -> None:
     found = study(worker, Task(BREAK, "odd"))
     assert found.seeds == () and "torch.compile: " in found.seed_errors and "`print`" in found.seed_errors
 
 
 def test_what_was_written_for_the_baselines_is_not_asked_for_again(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    worker: JobRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, asked = Task(BLOCK, "block"), ("compile", "eager_fp32")
     alone = study(worker, task, asked)
-    worker.forget()
+    worker.release_task()
     monkeypatch.setattr(
-        "kernelpro.lab.study._asked", lambda bench, variants: pytest.fail(f"a child was asked for {variants}")
+        "kernelpro.lab.study._capture_in_child", lambda bench, variants: pytest.fail(f"a child was asked for {variants}")
     )
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
     assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, probed.error
     assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=asked)).data == alone
 
 
-def rehearsed(worker: Worker, task: Task) -> StudyData:
+def rehearsed(worker: JobRunner, task: Task) -> StudyData:
     """Studied after its baselines were compiled."""
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
     assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, "whatever becomes of the seed"
@@ -177,23 +177,23 @@ CACHED = HELD.replace("HELD", "None").replace(
 
 @pytest.mark.parametrize(("source", "reason"), [(BREAK, "`print`"), (BRANCH, "ranch")])
 def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(
-    source: str, reason: str, worker: Worker
+    source: str, reason: str, worker: JobRunner
 ) -> None:
     found = rehearsed(worker, Task(source, "odd"))
     assert found.seeds == () and reason in found.seed_errors
 
 
-def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: Worker) -> None:
+def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: JobRunner) -> None:
     rehearsed(worker, Task(SPARSE, "sparse"))
 
 
-def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: Worker) -> None:
+def test_what_the_first_call_leaves_in_the_model_is_not_taken_for_a_parameter(worker: JobRunner) -> None:
     found = rehearsed(worker, Task(CACHED.replace("x * 2 + 1", "x * self.held"), "cached"))
     (seed,) = found.seeds or pytest.fail(found.seed_errors)
     assert "self.held" not in seed.source
 
 
-def test_without_a_wish_for_seeds_no_compiler_runs(worker: Worker) -> None:
+def test_without_a_wish_for_seeds_no_compiler_runs(worker: JobRunner) -> None:
     found = study(worker, Task(BREAK.replace('print("on the way")', "y = y * y"), "plain"), ())
     assert found.seeds == () and found.seed_errors == "" and found.graph and found.graph.nodes
 
@@ -260,12 +260,12 @@ call = runner.call
 
 
 def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -> None:
-    captured = Captured(TRITON, ("x",), ("x",), "outputs[0]")
-    source = put_together(captured, Task(BREAK, "break"), "compile", "cuda")
+    captured = CapturedGraph(TRITON, ("x",), ("x",), "outputs[0]")
+    source = compose_candidate(captured, Task(BREAK, "break"), "compile", "cuda")
     functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     assert functions == ["triton_poi_fused_add_0", "compiled_call"]
     assert "# Topologically Sorted" in source and "async_compile" not in source and "c_void_p" not in source
-    assert detect(source).name == "triton" and authored_kernels(source) == {"triton_poi_fused_add_0"}
+    assert detect(source).name == "triton" and own_kernels(source) == {"triton_poi_fused_add_0"}
     assert "class ModelNew(torch.nn.Module)" in source and "on the way" not in source, (
         "nothing of the reference is needed"
     )
@@ -277,10 +277,10 @@ def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(
 ) -> None:
     pytest.importorskip("triton")
 
-    def kernel(captured: Captured) -> Any:
+    def kernel(captured: CapturedGraph) -> Any:
         """As the candidate has it, without what only torch for GPUs has; no GPU is needed before it is called."""
-        place = tmp_path / f"settled_{bool(captured.settings)}.py"
-        lines = put_together(captured, Task(BREAK, "break"), "compile", "cuda").splitlines()
+        place = tmp_path / f"settled_{bool(captured.kernel_configs)}.py"
+        lines = compose_candidate(captured, Task(BREAK, "break"), "compile", "cuda").splitlines()
         place.write_text(
             "\n".join(line for line in lines if not re.search(r"_cuda\b|_cuda_|set_driver_to_gpu", line))
         )
@@ -289,7 +289,7 @@ def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(
         found.loader.exec_module(module := importlib.util.module_from_spec(found))
         return module.triton_poi_fused_add_0
 
-    tuned = kernel(Captured(TRITON, ("x",), ("x",), "outputs[0]"))
+    tuned = kernel(CapturedGraph(TRITON, ("x",), ("x",), "outputs[0]"))
     assert len(tuned.configs) > 1
     chosen = tuned.configs[-1]
     tuned.launchers = [SimpleNamespace(config=chosen)]  # what is left of them after a first call
@@ -297,9 +297,9 @@ def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(
     monkeypatch.setattr(
         PyCodeCache, "modules", [SimpleNamespace(key="other", triton_poi_fused_add_0=None), compiled]
     )
-    settings = _settings(SimpleNamespace(cache_key="some"))
-    chosen_by = Captured(TRITON, ("x",), ("x",), "outputs[0]", settings=settings)
-    assert tripwires.check(put_together(chosen_by, Task(BREAK, "break"), "compile", "cuda")) is None
+    settings = _chosen_configs(SimpleNamespace(cache_key="some"))
+    chosen_by = CapturedGraph(TRITON, ("x",), ("x",), "outputs[0]", kernel_configs=settings)
+    assert tripwires.check(compose_candidate(chosen_by, Task(BREAK, "break"), "compile", "cuda")) is None
     settled = kernel(chosen_by)
     assert [str(config) for config in settled.configs] == [str(chosen)]
 
@@ -324,8 +324,8 @@ def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
         "            del arg0_1\n",
         "            triton_poi_fused_sub_1.run(buf0, buf0, 1024, stream=stream0)\n            del arg0_1\n",
     )
-    source = put_together(
-        Captured(code, ("x",), ("x",), "outputs[0]"), Task(BREAK, "break"), "compile", "cuda"
+    source = compose_candidate(
+        CapturedGraph(code, ("x",), ("x",), "outputs[0]"), Task(BREAK, "break"), "compile", "cuda"
     )
     functions = {
         node.name: ast.unparse(node) for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
@@ -346,11 +346,11 @@ def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
 )
 def test_what_is_not_known_is_no_seed_rather_than_a_wrong_one(old: str, new: str, reason: str) -> None:
     with pytest.raises(NoSeed, match=reason):
-        unwrap(TRITON.replace(old, new), ())
+        split_module(TRITON.replace(old, new), ())
 
 
 @pytest.mark.gpu
-def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, quick_judge: QuickJudge) -> None:
+def test_on_the_gpu_the_seed_is_triton_and_passes(worker: JobRunner, quick_judge: QuickJudge) -> None:
     task = Task(BLOCK, "block")
     (seed,) = study(worker, task, target="cuda").seeds
     assert detect(seed.source).name == "triton"
@@ -361,7 +361,7 @@ def test_on_the_gpu_the_seed_is_triton_and_passes(worker: Worker, quick_judge: Q
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gelu_bias", "swiglu"])
-def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: Worker, quick_judge: QuickJudge) -> None:
+def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: JobRunner, quick_judge: QuickJudge) -> None:
     """They are launched more quickly, by plain code: nothing that its user would notice."""
     task = Task.from_file(EXAMPLES / name / "task.py")
     (seed,) = study(worker, task, target="cuda").seeds

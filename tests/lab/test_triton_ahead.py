@@ -16,7 +16,7 @@ from kernelpro.lab.languages.triton import CACHE
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.records import Candidate, Status, Task
 
-DEVICE: triton_ahead.Facts = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
+DEVICE: triton_ahead.DeviceProperties = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
 TASK = Task(
     "import torch\nclass Model(torch.nn.Module):\n    def __init__(self, factor):\n        super().__init__()\n"
     "        self.factor = factor\n    def forward(self, x): return torch.relu(x) * self.factor\n"
@@ -98,14 +98,14 @@ def test_what_was_compiled_elsewhere_is_at_home(tmp_path: Path) -> None:
     group, timings = place / "__grp__plain.json", place / "plain.autotune.json"
     group.write_text(json.dumps({"child_paths": {"plain.cubin": "/gone/HASH/plain.cubin"}}))
     timings.write_text("{}")
-    triton_ahead.settle(tmp_path)
+    triton_ahead.relocate_cache(tmp_path)
     assert json.loads(group.read_text())["child_paths"] == {"plain.cubin": str(place / "plain.cubin")}
     assert not timings.exists(), "nothing was measured where there was no GPU"
 
 
 @pytest.mark.parametrize("end", ["", ".to('cuda')"])
 def test_what_lies_nowhere_says_that_it_lies_on_the_gpu(end: str) -> None:
-    with triton_ahead.WithoutData(), torch.no_grad():
+    with triton_ahead.MetaAsCuda(), torch.no_grad():
         made = torch.zeros(3, 5, device="cuda") if not end else torch.zeros(3, 5).to("cuda")
         assert made.is_cuda and made.device == torch.device("cuda", 0) and made.get_device() == 0
         assert made.data_ptr() == 0 and made[1:].data_ptr() == 20

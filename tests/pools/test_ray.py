@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from spooling import building, judging
 
-from kernelpro.pools import ray_connect
+from kernelpro.pools import ray_connect, ray_pool
 from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
@@ -132,12 +132,12 @@ def test_judging_is_the_same_there(cluster: Any) -> None:
         right, wrong = (answer.result(timeout=200).verdict for answer in answers)
     assert right and right.status is Status.PASSED and right.candidate == "2"
     assert wrong and wrong.status is Status.WRONG
-    assert any(stage.startswith("waiting with") for stage in stages), "the queue can be seen"
+    assert any(stage.startswith("queued with") for stage in stages), "the queue can be seen"
 
 
 @pytest.mark.long  # the scheduler's part of it: test_ray_scheduling.py
 def test_a_worker_that_is_stopped_is_replaced(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "_DEAD_SECONDS", 5.0)
+    monkeypatch.setattr(ray_pool, "_DEAD_SECONDS", 5.0)
     with create_pool(f"ray:{cluster.address}") as there:
         assert there.run(job(1)).job == "build 1"
         (stopped,) = actors()

@@ -53,7 +53,7 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     assert [asking.run(job).error for job in hopes] == [None, "it is not there"]
     (tmp_path / "luck").touch()
     code, said = carry()
-    assert code == 0 and "1 jobs done, 0 left" in said and "could not be done: it is not there" in said
+    assert code == 0 and "1 jobs done, 0 left" in said and "failed: it is not there" in said
     assert [asking.run(job).data for job in hopes] == [BuildData(reason=job.id) for job in hopes]
 
     whole = results.read_text()
@@ -63,7 +63,7 @@ def test_a_file_is_done_again_where_it_failed_and_nothing_is_lost(
     assert "0 jobs done, 0 left" in said_by(stand_in(file, "--once"))[1] and results.read_text() == whole
     capsys.readouterr()
     spool.pack_jobs(str(here), str(file))
-    assert capsys.readouterr().out == f"nothing is open in {here}: {file} is empty\n"
+    assert capsys.readouterr().out == f"no open jobs in {here}: {file} is empty\n"
 
 
 def test_what_an_earlier_file_asked_for_is_left_alone(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_python_without_torch_takes_nothing(tmp_path: Path) -> None:
     SpoolPool(tmp_path / "spool", wait=False).submit(building(1))
     bare = [sys.executable, "-S", str(tmp_path / "worker.pyz"), str(tmp_path / "spool"), "--once"]
     code, said = said_by(subprocess.Popen(bare, stderr=subprocess.PIPE, text=True))
-    assert code == 2 and said.count("\n") == 1 and "has no torch: install it there" in said
+    assert code == 2 and said.count("\n") == 1 and "has no torch: install it" in said
     assert len(SpoolFolder(tmp_path / "spool").open_jobs()) == 1 and not list(
         (tmp_path / "spool" / "quarantine").iterdir()
     )
@@ -138,7 +138,7 @@ def test_a_folder_that_comes_back_is_used_and_one_that_does_not_ends_the_worker(
         assert asking.submit(wish("work")).result(60).data == BuildData(reason="work")
     spool.rename(away)
     assert process.stderr
-    while "trying again" not in (text := process.stderr.readline()):
+    while "retrying" not in (text := process.stderr.readline()):
         assert text
     away.rename(spool)
     with SpoolPool(spool) as asking:

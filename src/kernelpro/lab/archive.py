@@ -1,4 +1,5 @@
-"""Taking files out of a tar that came from another process: plain ones below a folder, whatever else it holds."""
+"""Safe extraction of a tar from an untrusted process: only regular files and folders, only below the
+target."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import re
 import tarfile
 
 _BLOCK = 512
-_MOST_MEMBERS = 10_000
+_MAX_MEMBERS = 10_000
 _WITHOUT_CONTENT = (
     tarfile.DIRTYPE,
     tarfile.LNKTYPE,
@@ -17,22 +18,25 @@ _WITHOUT_CONTENT = (
     tarfile.BLKTYPE,
     tarfile.FIFOTYPE,
 )
-_ODD = re.compile(rb"GNU\.sparse|\bsize=")
-"""In a member's extended header: makes it larger than what is there."""
+_SIZE_OVERRIDE = re.compile(rb"GNU\.sparse|\bsize=")
+"""In a member's extended header: declares it larger than its content."""
 
 
-def opened(data: bytes) -> tarfile.TarFile:
-    """For reading; never a compressed one, which could be of any size. Raises TarError for what is not plain."""
+def open_tar(data: bytes) -> tarfile.TarFile:
+    """Open a tar for reading. Raises TarError if it is compressed (of unbounded size) or not plain."""
     if not _is_plain(data):
-        raise tarfile.ReadError("it is no plain archive")
+        raise tarfile.ReadError("not a plain tar archive")
     return tarfile.open(fileobj=io.BytesIO(data), mode="r:")
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether members follow each other to the end. tarfile itself reads for ever where one leads back, or a sparse one has no end,
-    and a sparse one of a few bytes may be larger than the memory."""
+    """Whether members follow each other to the end.
+
+    tarfile itself loops forever if a member points back or a sparse one has no end, and a sparse member of a
+    few bytes may be larger than the memory.
+    """
     at, last = 0, b""
-    for _ in range(_MOST_MEMBERS):
+    for _ in range(_MAX_MEMBERS):
         head = data[at : at + _BLOCK]
         if not head.strip(b"\0"):
             return True
@@ -42,7 +46,7 @@ def _is_plain(data: bytes) -> bool:
             return False
         kind, body = head[156:157], data[at + _BLOCK : at + _BLOCK + max(0, size)]
         empty = kind in _WITHOUT_CONTENT and size == 0
-        extended = kind == tarfile.XHDTYPE and last != kind and not _ODD.search(body)
+        extended = kind == tarfile.XHDTYPE and last != kind and not _SIZE_OVERRIDE.search(body)
         if len(body) != size or not (empty or extended or kind == tarfile.REGTYPE):
             return False
         at, last = at + _BLOCK + -(-size // _BLOCK) * _BLOCK, kind
@@ -50,13 +54,15 @@ def _is_plain(data: bytes) -> bool:
 
 
 def unpack(data: bytes, folder: str) -> None:
-    with opened(data) as archive:
+    """Extract all files of a tar."""
+    with open_tar(data) as archive:
         for member in archive.getmembers():
             extract(archive, member, folder)
 
 
 def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> None:
-    """A file or a folder, with its time; links, devices and names that lead elsewhere are passed over."""
+    """Extract a file or folder with its modification time; skip links, devices and paths outside of
+    `folder`."""
     root = os.path.realpath(folder)
     inside = os.path.realpath(os.path.join(root, member.name)).startswith(root + os.sep)
     if not inside or not (member.isfile() or member.isdir()):
@@ -64,7 +70,7 @@ def extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str) -> N
     if hasattr(tarfile, "data_filter"):
         archive.extract(member, folder, filter="data")
         return
-    # before Python 3.11.4, which Debian 12 does not have
+    # Python before 3.11.4, as on Debian 12
     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
     member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
     archive.extract(member, folder)

@@ -1,7 +1,7 @@
-"""One at a time on a device, and no compiler while the CPU is timed, among all processes of the machine.
+"""Machine-wide locks: one process at a time on a device, and no compiler while the CPU is timed.
 
-The lock is the kernel's (flock), so that it goes with the process that holds it, however that ends. Its file means nothing by
-itself and stays; any user may open it.
+The locks are the kernel's (flock), so that they are released when their process ends, however it ends. The
+lock files stay; any user may open them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _FOLDER = Path("/tmp/kernelpro-locks")
-"""The same for everybody: not $TMPDIR, which each worker has of its own. KERNELPRO_LOCKS names another, for those to whom it
-does not matter who else is timing."""
-_TELL_SECONDS = 5.0
+"""The same for all users: not $TMPDIR, which each worker has its own. KERNELPRO_LOCKS sets another folder,
+for processes that may time beside others."""
+_REPORT_SECONDS = 5.0
 
 
 Report = Callable[[str], None]
@@ -24,29 +24,31 @@ Report = Callable[[str], None]
 
 @contextlib.contextmanager
 def exclusive(device: str, report: Report) -> Iterator[None]:
-    """Hold the device, by the UUID of a GPU or `cpu`; `report` hears of waiting."""
-    with _held(device, fcntl.LOCK_EX, report):
+    """Hold a device (a GPU's UUID, or `cpu`). `report` is called while it waits."""
+    with _locked(device, fcntl.LOCK_EX, report):
         yield
 
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """A compiler's turn, beside others; not while anybody is timing the CPU."""
-    with _held("compilers", fcntl.LOCK_SH):
+    """Run a compiler: several may run at once, but not while a process times the CPU."""
+    with _locked("compilers", fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def without_compilers() -> Iterator[None]:
-    """While the CPU is timed: no compiler of any worker's runs."""
-    with _held("compilers", fcntl.LOCK_EX):
+    """Time the CPU: no compiler of any worker runs meanwhile."""
+    with _locked("compilers", fcntl.LOCK_EX):
         yield
 
 
 @contextlib.contextmanager
-def _held(name: str, how: int, report: Report = lambda stage: None) -> Iterator[None]:
-    """Whoever waits at the door has the turn: without it, a process with one job after another would take the device back
-    in the moment in which it lets go, and the others would starve.
+def _locked(name: str, how: int, report: Report = lambda stage: None) -> Iterator[None]:
+    """Hold a lock, first come first served.
+
+    The second lock, `.turn`, is a queue of length one. Without it, a process with one job after another would
+    retake the device at the moment it releases it, and the others would starve.
     """
     folder = Path(os.environ.get("KERNELPRO_LOCKS") or _FOLDER)
     lock = _open(folder / f"{name}.lock")
@@ -63,15 +65,15 @@ def _held(name: str, how: int, report: Report = lambda stage: None) -> Iterator[
 
 
 def _wait(lock: int, how: int, report: Report) -> None:
-    told = -_TELL_SECONDS
-    while not _taken(lock, how):
-        if time.monotonic() - told >= _TELL_SECONDS:
+    last_report = -_REPORT_SECONDS
+    while not _try_lock(lock, how):
+        if time.monotonic() - last_report >= _REPORT_SECONDS:
             report("waiting: another process is timing on this device")
-            told = time.monotonic()
+            last_report = time.monotonic()
         time.sleep(0.02)
 
 
-def _taken(lock: int, how: int) -> bool:
+def _try_lock(lock: int, how: int) -> bool:
     try:
         fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -80,7 +82,7 @@ def _taken(lock: int, how: int) -> bool:
 
 
 def _open(path: Path) -> int:
-    """For reading, which is enough to lock: a file of another user in a folder for all may not be opened for more."""
+    """Open a lock file for reading: another user's file in a shared folder may not be opened for writing."""
     if not path.parent.exists():
         path.parent.mkdir(mode=0o777, exist_ok=True)
         with contextlib.suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""What this machine has to compute with. Asked without torch, which takes seconds to import."""
+"""The devices of this machine, queried without torch, which takes seconds to import."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kernelpro.records import Target
 
-_TEXT = 96
-"""Bytes of a name or a UUID, as NVML bounds them."""
-_ARM = {
+_MAX_TEXT = 96
+"""NVML's limit on the bytes of a name or UUID."""
+_ARM_CORES = {
     "0xd08": "Cortex-A72",
     "0xd0b": "Cortex-A76",
     "0xd0c": "Neoverse-N1",
@@ -25,8 +25,8 @@ _ARM = {
     "0xd84": "Neoverse-V3",
     "0xd8e": "Neoverse-N3",
 }
-"""Arm's own designs by part number: their machines give no name."""
-_VECTORS = (
+"""Arm's cores by part number: /proc/cpuinfo has no model name on Arm."""
+_VECTOR_EXTENSIONS = (
     *(
         ("asimd", "NEON"),
         ("asimdhp", "NEON-fp16"),
@@ -47,45 +47,48 @@ _VECTORS = (
 
 @dataclass(frozen=True)
 class Gpu:
+    """An NVIDIA GPU."""
+
     uuid: str
     name: str
 
 
 @dataclass(frozen=True)
 class Device:
-    """What one worker has to itself: a GPU, or the processor where there is none."""
+    """The device of one worker: a GPU, or the CPU of a machine without GPUs."""
 
     gpu: Gpu | None = None
 
     @property
     def label(self) -> str:
+        """A GPU's UUID, or `cpu`."""
         return self.gpu.uuid if self.gpu else "cpu"
 
     def name_for(self, target: Target | None) -> str | None:
-        """The hardware that a job for `target` would be timed on; None where there is no such hardware here."""
+        """The name of the hardware for jobs with this target; None if this device has none."""
         if target == "cpu" or (target is None and not self.gpu):
             return cpu_name()
         return self.gpu.name if self.gpu else None
 
 
 def cpu_name() -> str:
-    """The processor's model in words."""
-    return named(cpu_facts())
+    """The CPU's model name."""
+    return cpu_model_name(cpu_facts())
 
 
-def named(facts: Mapping[str, str]) -> str:
-    """The model of a processor with these facts."""
+def cpu_model_name(facts: Mapping[str, str]) -> str:
+    """The model name from the fields of /proc/cpuinfo."""
     if not facts:
         return platform.processor()
     if given := facts.get("model name") or facts.get("hardware"):
         return given
-    design = _ARM.get(facts.get("cpu part", "")) if facts.get("cpu implementer") == "0x41" else None
+    design = _ARM_CORES.get(facts.get("cpu part", "")) if facts.get("cpu implementer") == "0x41" else None
     return f"{f'{design} ({platform.machine()})' if design else platform.machine()}, {os.cpu_count()} cores"
 
 
 @lru_cache
 def cpu_facts() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first processor; keys in lower case."""
+    """The fields of the first CPU in /proc/cpuinfo, keys in lower case."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -98,14 +101,14 @@ def cpu_facts() -> dict[str, str]:
 
 
 def vector_extensions(facts: Mapping[str, str]) -> str:
-    """The widest ones that a processor with these facts has, by the names of their intrinsics."""
+    """The vector extensions of a CPU with these fields, by the names of their intrinsics."""
     flags = set((facts.get("flags") or facts.get("features", "")).split())
-    found = [name for flag, name in _VECTORS if flag in flags]
+    found = [name for flag, name in _VECTOR_EXTENSIONS if flag in flags]
     return " ".join(found) or "unknown"
 
 
 def clock_mhz(facts: Mapping[str, str], root: Path = Path("/sys/devices/system/cpu/cpu0")) -> int | None:
-    """The highest where the system knows it, else the present one; None where neither is told, as in many virtual machines."""
+    """The maximum clock if known, else the current one; None if neither is, as in many virtual machines."""
     try:
         return int((root / "cpufreq/cpuinfo_max_freq").read_text()) // 1000
     except (OSError, ValueError):
@@ -114,7 +117,10 @@ def clock_mhz(facts: Mapping[str, str], root: Path = Path("/sys/devices/system/c
 
 
 def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
-    """Data caches in words: `L1 64 KiB a core, L2 1 MiB a core, L3 32 MiB shared by 2; lines of 64 bytes`; empty where unknown."""
+    """The data caches in words; empty if unknown.
+
+    `L1 64 KiB a core, L2 1 MiB a core, L3 32 MiB shared by 2; lines of 64 bytes`
+    """
     found, line = {}, ""
     try:
         for place in root.glob("index*"):
@@ -134,7 +140,7 @@ def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    """The visible NVIDIA GPUs, in the order of CUDA_VISIBLE_DEVICES."""
     found = _all_gpus()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
@@ -142,7 +148,7 @@ def gpus() -> list[Gpu]:
     chosen = []
     for entry in filter(None, map(str.strip, wanted.split(","))):
         match = [gpu for index, gpu in enumerate(found) if entry == str(index) or gpu.uuid.startswith(entry)]
-        if not match:  # as CUDA does: what follows an entry that is not there is not seen
+        if not match:  # as in CUDA, entries after an invalid one are invisible
             break
         chosen += match[:1]
     return chosen
@@ -160,13 +166,13 @@ def _all_gpus() -> list[Gpu]:
     for index in range(count.value):
         handle, name, uuid = (
             ctypes.c_void_p(),
-            ctypes.create_string_buffer(_TEXT),
-            ctypes.create_string_buffer(_TEXT),
+            ctypes.create_string_buffer(_MAX_TEXT),
+            ctypes.create_string_buffer(_MAX_TEXT),
         )
         failed = (
             nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-            or nvml.nvmlDeviceGetName(handle, name, _TEXT)
-            or nvml.nvmlDeviceGetUUID(handle, uuid, _TEXT)
+            or nvml.nvmlDeviceGetName(handle, name, _MAX_TEXT)
+            or nvml.nvmlDeviceGetUUID(handle, uuid, _MAX_TEXT)
         )
         if not failed:
             found.append(Gpu(uuid.value.decode(), name.value.decode()))

@@ -1,7 +1,7 @@
-"""Studying a task before anybody writes for it: its operator graph, and its baselines as candidates.
+"""Studies a task before candidates are written: its operator graph, and its baselines as candidates.
 
-The graph is traced in this process, as the reference itself is run here. What compilers write was seen where baselines were
-compiled; where it was not, they run once more in a child like that one.
+The graph is traced in this process, where the reference runs too. The code of compiled baselines was captured
+when they were compiled; otherwise they are compiled again in a child process.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.lab.seeds import MODES, NoSeed, as_it_is
+from kernelpro.lab.seeds import MODES, NoSeed, reference_seed
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput, BaselineSeed, StudyData
 
-_NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotune"}
-"""Who wrote a seed; the eager ones are PyTorch's."""
+_WRITER_NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotune"}
+"""Who wrote a seed; eager ones are PyTorch's."""
 
 
-def study(
-    bench: Bench, variants: tuple[str, ...], report: Callable[[str], None], at_hand: Mapping[str, str]
+def study_task(
+    bench: Bench, baselines: tuple[str, ...], report: Callable[[str], None], captured: Mapping[str, str]
 ) -> StudyData:
     """The operator graph and the baselines as candidates, or why either is missing.
 
@@ -34,54 +34,56 @@ def study(
         graph = operator_graph(bench.reference, bench.new_seed())
     except BadInput as error:
         graph_error = str(error)
-    if not variants:
+    if not baselines:
         return StudyData(graph, graph_error)
-    report("asking the compiler")
-    return StudyData(graph, graph_error, *_seeds(bench, variants, at_hand))
+    report("capturing the baselines' code")
+    return StudyData(graph, graph_error, *_seeds(bench, baselines, captured))
 
 
 def _seeds(
-    bench: Bench, variants: tuple[str, ...], at_hand: Mapping[str, str]
+    bench: Bench, baselines: tuple[str, ...], captured: Mapping[str, str]
 ) -> tuple[tuple[BaselineSeed, ...], str]:
-    sources, missing = (
-        {variant: at_hand[variant] for variant in variants if variant in at_hand},
+    sources, errors = (
+        {variant: captured[variant] for variant in baselines if variant in captured},
         dict[str, str](),
     )
-    for variant in (name for name in variants if name not in MODES):
+    for variant in (name for name in baselines if name not in MODES):
         try:
-            sources[variant] = as_it_is(bench.reference)
+            sources[variant] = reference_seed(bench.reference)
         except NoSeed as reason:
-            missing[_name(variant)] = str(reason)
-    if wanted := [name for name in variants if name in MODES and not sources.get(name)]:
-        written, refused = _asked(bench, wanted)
-        sources, missing = sources | written, missing | refused
-    seeds = tuple(BaselineSeed(name, _name(name), sources[name]) for name in variants if sources.get(name))
-    return seeds, "; ".join(f"{name}: {reason}" for name, reason in missing.items())
+            errors[_writer_name(variant)] = str(reason)
+    if uncaptured := [name for name in baselines if name in MODES and not sources.get(name)]:
+        written, refused = _capture_in_child(bench, uncaptured)
+        sources, errors = sources | written, errors | refused
+    seeds = tuple(
+        BaselineSeed(name, _writer_name(name), sources[name]) for name in baselines if sources.get(name)
+    )
+    return seeds, "; ".join(f"{name}: {reason}" for name, reason in errors.items())
 
 
-def _asked(bench: Bench, variants: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Of a child with the reference: what compilers write, and by their names why they do not."""
+def _capture_in_child(bench: Bench, baselines: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Compile baselines in a child; returns their sources, and by name why some have none."""
     seconds = bench.options.build_timeout
     sources: dict[str, str] = {}
-    missing: dict[str, str] = {}
-    child = bench.start_reference(variants, buffer_sets=0)
+    errors: dict[str, str] = {}
+    child = bench.start_reference(baselines, buffer_sets=0)
     try:
         buffer = io.BytesIO()
         torch.save({"task": bench.task}, buffer)
         child.request(bench.start_request(), seconds)
         child.request({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
-        for variant in variants:
+        for variant in baselines:
             answer = child.request({"op": "compiled_source", "variant": variant}, seconds)
             if answer["source"]:
                 sources[variant] = answer["source"]
             else:
-                missing[_name(variant)] = answer["reason"]
+                errors[_writer_name(variant)] = answer["reason"]
     except CandidateRejected as error:
-        missing["compilers"] = error.reason
+        errors["compilers"] = error.reason
     finally:
         child.close()
-    return sources, missing
+    return sources, errors
 
 
-def _name(variant: str) -> str:
-    return _NAMES.get(variant, "PyTorch")
+def _writer_name(variant: str) -> str:
+    return _WRITER_NAMES.get(variant, "PyTorch")

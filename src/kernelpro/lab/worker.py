@@ -1,8 +1,7 @@
-"""The worker: jobs in, results out, as JSON lines. Needs Python and torch alone.
+"""The worker process: reads jobs and writes results as JSON lines. Needs only Python and torch.
 
-Each input line is a `records.Job`; each output line a `records.Result` or `records.Progress` (key `type`).
-A job that is queued behind another has its build started at once, so that compilers run while the
-device is measuring.
+Each input line is a `records.Job`; each output line is a `records.Result` or `records.Progress` (key `type`).
+The build of a queued job starts at once, so that compilers run while the device is measuring.
 """
 
 from __future__ import annotations
@@ -18,33 +17,34 @@ import threading
 import time
 from typing import TextIO
 
-from kernelpro.lab.sandbox.cell import SandboxLauncher, harden_parent
+from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.lab.sandbox.process import harden_parent
 from kernelpro.records import Job, Record, Result
 
-_PATIENCE = 20.0
-"""Seconds that an orphan has to tidy up."""
-_LOOK_SECONDS = 0.2
+_ORPHAN_CLEANUP_SECONDS = 20.0
+"""Seconds that an orphan has to clean up before it is killed."""
+_POLL_SECONDS = 0.2
 DEVICE_FAILED = 75
 """Exit code of a worker whose device failed its health check."""
 
 
 def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
-    """Read jobs until the input ends; answer each. A line that is no job is answered with an error."""
+    """Run jobs until the input ends. A line that is not a job gets an error as its result."""
     if importlib.util.find_spec("torch") is None:
-        return _refuse(lines, output)
+        return _serve_without_torch(lines, output)
     harden_parent()
-    nursery = SandboxLauncher(sandbox)  # imports torch in its own process while this one does
-    from kernelpro.lab.jobs import Worker
+    launcher = SandboxLauncher(sandbox)  # imports torch in its own process while this one does
+    from kernelpro.lab.jobs import JobRunner
 
     lock = threading.Lock()
 
-    def tell(record: Record) -> None:
+    def write(record: Record) -> None:
         line = json.dumps({"type": type(record).__name__.lower(), **record.to_json()}, separators=(",", ":"))
         with lock:
             output.write(line + "\n")
             output.flush()
 
-    worker = Worker(nursery, tell)
+    worker = JobRunner(launcher, write)
     jobs: queue.Queue[Job | None] = queue.Queue()
 
     def read() -> None:
@@ -54,31 +54,31 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
             try:
                 job = Job.from_json(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                tell(Result("", error=f"a line is no job: {type(error).__name__}: {error}"))
+                write(Result("", error=f"a line is not a job: {type(error).__name__}: {error}"))
                 continue
-            worker.announce(job)
+            worker.prebuild(job)
             jobs.put(job)
         jobs.put(None)
-        while not _orphaned():  # who dies closes its pipes first, and has its children adopted then
-            time.sleep(_LOOK_SECONDS)
+        while not _orphaned():  # a dying parent closes its pipes before its children are reparented
+            time.sleep(_POLL_SECONDS)
         signal.pthread_kill(
             threading.main_thread().ident or 0, signal.SIGTERM
-        )  # whatever it waits for: nobody reads its results
-        time.sleep(_PATIENCE)
+        )  # no process reads its results
+        time.sleep(_ORPHAN_CLEANUP_SECONDS)
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=read, daemon=True).start()
     try:
         while (job := jobs.get()) is not None:
-            tell(worker.run(job))
+            write(worker.run(job))
     finally:
         worker.close()
-        nursery.close()
+        launcher.close()
 
 
-def _refuse(lines: TextIO, output: TextIO) -> None:
-    reason = f"{sys.executable} has no torch: install it there (pip install torch), or run kernelpro with a Python that has it"
+def _serve_without_torch(lines: TextIO, output: TextIO) -> None:
+    reason = f"{sys.executable} has no torch: install it (pip install torch), or use a Python that has it"
     for line in lines:
         job = json.loads(line).get("id", "")
         output.write(json.dumps({"type": "result", **Result(job, error=reason).to_json()}) + "\n")
@@ -86,30 +86,32 @@ def _refuse(lines: TextIO, output: TextIO) -> None:
 
 
 def _orphaned() -> bool:
-    """Whether the process that started us has died, where it said who it is."""
+    """Whether the parent process, if known, has died."""
     parent = os.environ.get("KERNELPRO_PARENT")
     return parent is not None and os.getppid() != int(parent)
 
 
 def main() -> None:
     """Entry point for hosts where only Python and torch are installed: python -m kernelpro.lab.worker"""
-    os.environ["ONEDNN_JIT_PROFILE"] = "0"  # it would leave a list of what it compiled in /tmp
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that cells and scratch are cleaned up
+    os.environ["ONEDNN_JIT_PROFILE"] = "0"  # oneDNN would leave a list of compiled kernels in /tmp
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that sandboxes and temporary files are cleaned up
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with results
-    from kernelpro.lab.sandbox.health import Sick
+    os.dup2(2, 1)  # output of libraries must not mix with results
+    from kernelpro.lab.sandbox.health import DeviceUnhealthy
     from kernelpro.lab.tasks import paths
 
-    paths.use()
+    paths.extend_sys_path()
     try:
         serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
-    except Sick as reason:
+    except DeviceUnhealthy as reason:
         print(f"kernelpro worker: {reason}", file=sys.stderr)
         sys.exit(DEVICE_FAILED)
-    except BrokenPipeError:  # nobody is left to read the results
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # what is still to be written goes nowhere
+    except BrokenPipeError:  # the reader is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # discard buffered output
     finally:
-        if _orphaned():  # whoever made our folder cannot clear it away any more
+        if _orphaned():  # the parent cannot remove our folder any more
             shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
 
 

@@ -36,7 +36,7 @@ class WorkerProcess:
             "PYTHONPATH": _python_path(),
             "TMPDIR": self._folder.name,
         }
-        environment |= {"KERNELPRO_PARENT": str(os.getpid())} | paths.told()
+        environment |= {"KERNELPRO_PARENT": str(os.getpid())} | paths.worker_environment()
         if device.gpu and len(gpus()) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = device.gpu.uuid
         self._process = subprocess.Popen(

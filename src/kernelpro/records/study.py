@@ -1,4 +1,5 @@
-"""What is measured of a task before anyone optimizes it: its work, the hardware, the operator graph, the seeds."""
+"""What is measured of a task before anyone optimizes it: its work, the hardware, the operator graph, the
+seeds."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ class Work(Record):
     """The least work that one call of a task needs."""
 
     read_bytes: int
-    """Bytes of inputs and parameters that the reference reads, each byte once. Zeros in an input do not count."""
+    """Bytes of inputs and parameters that the reference reads, each byte once. Zeros in an input do not
+    count."""
     written_bytes: int
-    """Bytes of all outputs; of an output that aliases an input or parameter, the bytes that the call writes."""
+    """Bytes of all outputs; of an output that aliases an input or parameter, the bytes that the call
+    writes."""
     matrix_flops: float
     """Multiply-adds on non-zero operands of matrix products, times two."""
     vector_flops: float = 0.0
@@ -55,7 +58,8 @@ class BaselineSeed(Record):
 
 @dataclass(frozen=True)
 class TaskFacts(Record):
-    """Everything a run measures of its task before the first candidate: the results of a probe and a study."""
+    """Everything a run measures of its task before the first candidate: the results of a probe and a
+    study."""
 
     baselines: dict[str, float]
     """Median milliseconds per call, by baseline."""

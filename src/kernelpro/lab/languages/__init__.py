@@ -1,7 +1,7 @@
-"""Languages a candidate can be written in: one file each, behind a registry.
+"""Languages of candidates: one file each, behind a registry.
 
-Comes in: a candidate's source. Goes out: which language it is, which kernels it authors, what the
-language needs on this machine. The native ones (cuda, cute, cpp) also build and call.
+A language recognizes its candidates, lists the kernels that a source defines, and reports what this machine
+lacks for it. The native languages (cuda, cute, cpp) also build and call libraries.
 """
 
 from __future__ import annotations
@@ -15,57 +15,61 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Language:
+    """A language and how to recognize it."""
+
     name: str
     marker: re.Pattern[str]
-    """Found at the beginning of a full name that a candidate in this language uses."""
-    kernels: Callable[[Source], set[str]]
+    """Matches the start of a full name that candidates in this language use."""
+    kernels: Callable[[CandidateSource], set[str]]
     """Identifiers of the kernels that a source defines itself."""
     missing: Callable[[], str | None]
-    """What this machine lacks for the language and how to get it, in one line; None when it is all there."""
+    """What this machine lacks for the language and how to get it, in one line; None: nothing."""
 
 
-class Source:
-    """A candidate as languages look at it: its code without comments, and the full names behind those it uses."""
+class CandidateSource:
+    """A parsed candidate: its code without comments, and the full names behind the names it uses."""
 
     def __init__(self, text: str):
         self.code = without_comments(text)
         self.nodes: list[ast.AST] = []
-        """Everything in it; nothing where it does not parse."""
-        with contextlib.suppress(*_UNREADABLE):
+        """All AST nodes; empty if it does not parse."""
+        with contextlib.suppress(*_PARSE_ERRORS):
             self.nodes = list(ast.walk(ast.parse(text)))
         self._modules: set[str] = set()
-        self._meant: dict[str, str] = {}
-        """What names stand for that an import or a plain assignment made."""
+        self._aliases: dict[str, str] = {}
+        """Full names behind names that an import or a plain assignment bound."""
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 self._modules |= {alias.name for alias in node.names}
-                self._meant |= {alias.asname: alias.name for alias in node.names if alias.asname}
+                self._aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 self._modules.add(node.module)
-                self._meant |= {
+                self._aliases |= {
                     alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
                 }
             elif (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Name)
-                and (meant := self.name(node.value))
+                and (meant := self.full_name(node.value))
             ):
-                self._meant.setdefault(node.targets[0].id, meant)
+                self._aliases.setdefault(node.targets[0].id, meant)
 
-    def name(self, node: ast.AST) -> str:
-        """The full name that an expression such as `rt.cpp` stands for; empty where it is no name."""
+    def full_name(self, node: ast.AST) -> str:
+        """The full name of an expression such as `rt.cpp`; empty if it is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.insert(0, node.attr)
             node = node.value
-        return ".".join([self._meant.get(node.id, node.id), *parts]) if isinstance(node, ast.Name) else ""
+        return ".".join([self._aliases.get(node.id, node.id), *parts]) if isinstance(node, ast.Name) else ""
 
     def languages(self) -> dict[str, Language]:
-        """Those it uses, by name, in the order of the registry; plain torch when it is none of them."""
+        """The languages it uses, in the order of the registry; torch if none of the others."""
         names = (
-            {self.name(node) for node in self.nodes} if self.nodes else set(re.findall(r"[\w.]+", self.code))
+            {self.full_name(node) for node in self.nodes}
+            if self.nodes
+            else set(re.findall(r"[\w.]+", self.code))
         )
-        if "*" in self._meant:  # a name may be from any module that is imported so
+        if "*" in self._aliases:  # a name may come from any star import
             names |= {f"{module}.{name}" for module in self._modules for name in names}
         names |= self._modules
         every = registry()
@@ -82,23 +86,23 @@ def registry() -> dict[str, Language]:
 
 def detect(source: str) -> Language:
     """The first language that a source uses."""
-    return next(iter(Source(source).languages().values()))
+    return next(iter(CandidateSource(source).languages().values()))
 
 
-def authored_kernels(source: str) -> set[str]:
-    """Identifiers of all kernels that the source defines, in whichever languages it uses."""
-    read = Source(source)
+def own_kernels(source: str) -> set[str]:
+    """Identifiers of all kernels that the source defines, in all its languages."""
+    read = CandidateSource(source)
     return {name for language in read.languages().values() for name in language.kernels(read)}
 
 
-_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+_PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def without_comments(source: str) -> str:
-    """The code without Python comments; the text itself where it does not parse."""
+    """The code without Python comments; unchanged if it does not parse."""
     try:
         return ast.unparse(ast.parse(source))
-    except _UNREADABLE:
+    except _PARSE_ERRORS:
         return source
 
 

@@ -1,4 +1,4 @@
-"""C++ for the CPU target: g++ or clang++, OpenMP, tuned for the machine that builds it (x86-64 or aarch64)."""
+"""C++ for the CPU target: g++ or clang++ with OpenMP, tuned for this machine (x86-64 or aarch64)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernelpro.lab.languages.native import BuildError, Library, build, signature
 
 
 def compiler() -> str | None:
-    """CXX where it is set, else g++, else clang++."""
+    """CXX if set, else g++, else clang++."""
     names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def command(flags: Sequence[str] = ()) -> list[str]:
-    """All of the compiler's command but input and output."""
+    """The compiler command without input and output."""
     found = compiler()
     if found is None:
         raise BuildError(missing() or "no C++ compiler")
@@ -35,6 +35,7 @@ def cpp(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
+    """What is missing to build C++; None: nothing."""
     return None if compiler() else "no C++ compiler found: install g++ or clang++, or set CXX"
 
 

@@ -14,7 +14,7 @@ from kernelpro.lab.languages.native import BuildError, Library, build, signature
 
 
 def nvcc() -> str | None:
-    """nvcc from CUDA_HOME, the PATH, or the usual place."""
+    """nvcc from CUDA_HOME, /usr/local/cuda or the PATH."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     for home in filter(None, homes):
         if os.access(path := f"{home}/bin/nvcc", os.X_OK):
@@ -24,7 +24,7 @@ def nvcc() -> str | None:
 
 @lru_cache
 def architecture() -> str:
-    """`90a` on Hopper and so on: KERNELPRO_CUDA_ARCH where set, else the device at hand."""
+    """The architecture to build for, such as `90a`: KERNELPRO_CUDA_ARCH if set, else that of the GPU."""
     if given := os.environ.get("KERNELPRO_CUDA_ARCH"):
         return given
     import torch
@@ -38,11 +38,12 @@ def architecture() -> str:
 
 
 def architecture_name(major: int, minor: int) -> str:
-    """From 9.0 on the `a` target unlocks the chip's own instructions (wgmma, tcgen05)."""
+    """From 9.0 on the `a` target enables architecture-specific instructions (wgmma, tcgen05)."""
     return f"{major}{minor}a" if major >= 9 else f"{major}{minor}"
 
 
 def command(flags: Sequence[str] = ()) -> list[str]:
+    """The nvcc command without input and output."""
     found = nvcc()
     if found is None:
         raise BuildError(missing() or "no nvcc")
@@ -69,6 +70,7 @@ def command(flags: Sequence[str] = ()) -> list[str]:
 
 
 def current_stream() -> int:
+    """The handle of torch's current CUDA stream."""
     import torch
 
     return int(torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice()))
@@ -81,6 +83,7 @@ def cuda(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
+    """What is missing to build CUDA; None: nothing."""
     return None if nvcc() else "nvcc not found: install the CUDA toolkit or set CUDA_HOME"
 
 

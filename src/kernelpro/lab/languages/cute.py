@@ -13,8 +13,8 @@ from kernelpro.lab.languages import cuda as plain
 from kernelpro.lab.languages.native import BuildError, Library, build, signatures
 
 
-def tree() -> Path | None:
-    """The CUTLASS source tree: the folder that holds include/cute."""
+def cutlass_root() -> Path | None:
+    """The root of the CUTLASS sources: the folder with include/cute."""
     if given := os.environ.get("KERNELPRO_CUTLASS"):
         path = Path(given)
         return path if (path / "include/cute").is_dir() else None
@@ -27,7 +27,7 @@ def tree() -> Path | None:
 
 def cute(source: str, flags: Sequence[str] = ()) -> Library:
     """Build CUDA source that includes <cute/...> or <cutlass/...>; return its library."""
-    root = tree()
+    root = cutlass_root()
     if root is None:
         raise BuildError(missing() or "no CUTLASS headers")
     signatures(source)
@@ -43,8 +43,10 @@ def cute(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
-    if tree() is None:
-        return "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to a CUTLASS checkout"
+    """What is missing to build with CUTLASS; None: nothing."""
+    if cutlass_root() is None:
+        return "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to "
+        "a CUTLASS checkout"
     return plain.missing()
 
 

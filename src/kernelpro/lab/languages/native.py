@@ -1,9 +1,9 @@
-"""Native code behind a C interface: find the signatures, build a shared library, call it through ctypes.
+"""Native code behind a C interface: parse the signatures, build a shared library, call it through ctypes.
 
-1. `signatures` reads every `extern "C"` function of the source and maps its parameter types.
-2. `build` runs the compiler into `<build dir>/<content hash>.so`; a library that is there is not built again.
-3. `Library.<name>(...)` converts tensors to pointers, adds the current stream where the signature has
-   one, and raises when an int-returning launcher returns non-zero.
+1. `signatures` parses every `extern "C"` function of the source and maps its parameter types.
+2. `build` compiles to `<build dir>/<content hash>.so`; an existing library is reused.
+3. `Library.<name>(...)` converts tensors to pointers, adds the current stream if the signature has one, and
+   raises if a launcher that returns int returns non-zero.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kernelpro.records import digest, folders
 
 
 class BuildError(RuntimeError):
-    """The compiler refused the source, or there is no compiler."""
+    """The compiler rejected the source, or there is no compiler."""
 
 
 class LaunchError(RuntimeError):
-    """A launcher was called wrongly or returned an error code."""
+    """A launcher was called with wrong arguments or returned an error code."""
 
 
 _SCALARS: dict[str, Any] = {
@@ -68,6 +68,8 @@ _QUALIFIER = re.compile(
 
 @dataclass(frozen=True)
 class Parameter:
+    """A parameter of a native function."""
+
     name: str
     kind: str
     """`pointer`, `stream`, or a key of _SCALARS."""
@@ -75,6 +77,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
+    """The C signature of a native function."""
+
     name: str
     returns_status: bool
     parameters: tuple[Parameter, ...]
@@ -110,13 +114,14 @@ def _parameter(text: str, function: str) -> Parameter:
         return Parameter(name, "stream")
     if kind not in _SCALARS:
         raise BuildError(
-            f"{function}: parameter '{text}' has a type that cannot be passed; use pointers, {', '.join(_SCALARS)}"
+            f"{function}: parameter '{text}' has a type that cannot be passed; use pointers, "
+            f"{', '.join(_SCALARS)}"
         )
     return Parameter(name, kind)
 
 
 def build_directory() -> Path:
-    """Where libraries go: private to the candidate inside the judge, the user's cache elsewhere."""
+    """The folder of built libraries: private to the candidate inside the judge, else the user's cache."""
     given = os.environ.get("KERNELPRO_BUILD_DIR")
     path = Path(given) if given else folders.cache("builds")
     path.mkdir(parents=True, exist_ok=True)
@@ -126,7 +131,7 @@ def build_directory() -> Path:
 def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Path:
     """Compile `source` with `command` (input and output are appended) and return the library's path.
 
-    The name is the hash of everything that decides the result; a finished library appears atomically.
+    The file name is a hash of everything that affects the result; the file appears atomically.
     """
     directory = build_directory()
     stem = digest(language, source, *command)
@@ -136,26 +141,26 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         text = Path(scratch) / f"kernel{suffix}"
         text.write_text(source, encoding="utf-8")
-        made = Path(scratch) / "kernel.so"
+        output = Path(scratch) / "kernel.so"
         try:
-            done = subprocess.run(
-                [*command, str(text), "-o", str(made)], capture_output=True, text=True, errors="replace"
+            completed = subprocess.run(
+                [*command, str(text), "-o", str(output)], capture_output=True, text=True, errors="replace"
             )
         except FileNotFoundError:
             raise BuildError(f"compiler not found: {command[0]}") from None
-        (directory / f"{stem}.log").write_text(done.stderr, encoding="utf-8")
-        if done.returncode or not made.exists():
-            raise BuildError(_condense(done.stderr.replace(str(text), f"kernel{suffix}"), done.returncode))
+        (directory / f"{stem}.log").write_text(completed.stderr, encoding="utf-8")
+        if completed.returncode or not output.exists():
+            errors = completed.stderr.replace(str(text), f"kernel{suffix}")
+            raise BuildError(_compiler_errors(errors, completed.returncode))
         text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
-        (directory / f"{stem}.command").write_text(
-            json.dumps(list(command))
-        )  # and have it compiled again, with remarks
-        made.rename(library)
+        # the profiler compiles it again, with remarks
+        (directory / f"{stem}.command").write_text(json.dumps(list(command)))
+        output.rename(library)
     return library
 
 
-def _condense(stderr: str, code: int, limit: int = 4000) -> str:
-    """The compiler's errors with their context, warnings left out, at most `limit` characters."""
+def _compiler_errors(stderr: str, code: int, limit: int = 4000) -> str:
+    """The compiler's errors with their context, without warnings, at most `limit` characters."""
     lines = stderr.splitlines()
     keep = [
         i + j
@@ -164,21 +169,24 @@ def _condense(stderr: str, code: int, limit: int = 4000) -> str:
         for j in range(-1, 4)
     ]
     chosen = [lines[i] for i in sorted(set(keep)) if 0 <= i < len(lines)] or lines[-20:]
-    return ("\n".join(chosen)[:limit]) or f"the compiler ended with code {code} and no message"
+    return ("\n".join(chosen)[:limit]) or f"the compiler exited with code {code} and no message"
 
 
-class Meter:
-    """Native calls and the seconds spent in them; the judge reads it after each call to see what a candidate's own code does."""
+class NativeCallStats:
+    """The number of native calls and the seconds spent in them. The judge reads it after each call."""
 
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, 0
 
 
-METER = Meter()
+NATIVE_CALLS = NativeCallStats()
 
 
 class Library:
-    """A built library; its functions are attributes. It is loaded on first use, so that building needs no device."""
+    """A built library with its functions as attributes.
+
+    It is loaded on first use: building needs no device.
+    """
 
     def __init__(self, path: Path, source: str, stream: Callable[[], int] | None):
         self.path = path
@@ -189,7 +197,9 @@ class Library:
     def __getattr__(self, name: str) -> Callable[..., None]:
         signature = self.__dict__["_signatures"].get(name)
         if signature is None:
-            raise AttributeError(f'no extern "C" function {name!r}; there are: {", ".join(self._signatures)}')
+            raise AttributeError(
+                f'no extern "C" function {name!r}; the library has {", ".join(self._signatures)}'
+            )
         if self._handle is None:
             self._handle = ctypes.CDLL(str(self.path))
         caller = _caller(getattr(self._handle, name), signature, self._stream)
@@ -221,8 +231,8 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
             code = function(*values)
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
-        METER.seconds += time.perf_counter() - begun
-        METER.calls += 1
+        NATIVE_CALLS.seconds += time.perf_counter() - begun
+        NATIVE_CALLS.calls += 1
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")
 

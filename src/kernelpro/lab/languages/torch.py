@@ -1,4 +1,4 @@
-"""Plain PyTorch, and CUDA or C++ extensions built by torch itself (`load_inline`), as KernelBench's kernels use."""
+"""Plain PyTorch, and extensions built by torch (`load_inline`), as in KernelBench's kernels."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ import re
 import shutil
 import sys
 
-from kernelpro.lab.languages import Language, Source, cuda_kernel_names
+from kernelpro.lab.languages import CandidateSource, Language, cuda_kernel_names
 
 _EXPORTED = re.compile(r"\btorch::Tensor\s+(\w+)\s*\(")
 
 
-def kernel_names(source: Source) -> set[str]:
+def kernel_names(source: CandidateSource) -> set[str]:
     """Kernels of an inline extension; a C++ one without `__global__` counts by its exported functions."""
     if not re.search(r"\bload_inline\b|\bcpp_extension\b", source.code):
         return set()
     return cuda_kernel_names(source.code) or set(_EXPORTED.findall(source.code.replace("\\n", "\n")))
 
 
-_UNBUILT = ("Error building extension", "Ninja is required")
-"""What torch says when it could not build one."""
-_COMPLAINT = re.compile(r"^.*(?:: (?:fatal )?error\b|undefined reference)", re.MULTILINE)
+_BUILD_FAILURES = ("Error building extension", "Ninja is required")
+"""Torch's messages for a failed build."""
+_COMPILER_ERROR = re.compile(r"^.*(?:: (?:fatal )?error\b|undefined reference)", re.MULTILINE)
 
 
-def why_unbuilt(message: str) -> str | None:
-    """Why torch could not build an extension: from the first error on, without its commands; None if it says something else."""
-    if not any(text in message for text in _UNBUILT):
+def extension_build_error(message: str) -> str | None:
+    """The errors of a failed extension build, without commands; None if the message is about something
+    else."""
+    if not any(text in message for text in _BUILD_FAILURES):
         return None
     if lacking := missing():
         return lacking
-    first = _COMPLAINT.search(message)
+    first = _COMPILER_ERROR.search(message)
     text = message[first.start() :] if first else message
     return text.replace(os.environ.get("TORCH_EXTENSIONS_DIR", "") + "/", "")
 
 
 def missing() -> str | None:
-    """What extensions lack: torch builds them with ninja, and with a compiler that it calls `c++`."""
+    """What is missing to build extensions: torch uses ninja and a compiler named `c++`."""
     if not shutil.which(os.environ.get("CXX", "c++")):
         return "no C++ compiler for load_inline: install g++ (as c++ on the PATH), or set CXX"
-    found = shutil.which("ninja", path=path_with_own_programs())
+    found = shutil.which("ninja", path=path_with_python_scripts())
     return None if found else "ninja is not installed, which load_inline needs: pip install ninja"
 
 
-def path_with_own_programs() -> str:
-    """The PATH, and where pip puts programs such as ninja, which is on it only while a virtual environment is activated."""
+def path_with_python_scripts() -> str:
+    """PATH and the folder of Python's scripts (ninja), which is on it only in an activated environment."""
     return os.pathsep.join(filter(None, (os.environ.get("PATH"), os.path.dirname(sys.executable))))
 
 

@@ -7,19 +7,19 @@ import importlib.metadata
 import importlib.util
 import re
 
-from kernelpro.lab.languages import Language, Source
+from kernelpro.lab.languages import CandidateSource, Language
 
 _JIT = re.compile(r"(?!torch\.)(.*\.)?jit")
-"""triton.jit, gluon.jit, and jit of whatever they were assigned to."""
+"""triton.jit, gluon.jit, and jit of an alias of these."""
 CACHE = "TRITON_CACHE_DIR"
-"""The environment's name for where compiled kernels are kept."""
+"""The environment variable for the folder of compiled kernels."""
 
 
-def kernel_names(source: Source) -> set[str]:
-    """Functions decorated with triton.jit, or given to it."""
+def kernel_names(source: CandidateSource) -> set[str]:
+    """Functions decorated with triton.jit, or passed to it."""
 
     def is_jit(node: ast.AST) -> bool:
-        return _JIT.fullmatch(source.name(node)) is not None
+        return _JIT.fullmatch(source.full_name(node)) is not None
 
     found = set()
     for node in source.nodes:
@@ -33,7 +33,7 @@ def kernel_names(source: Source) -> set[str]:
 
 
 def version() -> str:
-    """Of the compiler; empty where there is none."""
+    """The version of the installed Triton; empty if there is none."""
     try:
         return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""Triton kernels compiled where there is no GPU, while the GPU measures something else.
+"""Compiles Triton kernels without a GPU, while the GPU measures something else.
 
-The model is called on tensors without data, and its launches are compiled instead of made. What that leaves in Triton's cache is
-what the first real call looks for. Where a value decides what is done, or the device is asked for more than its properties, the
-call ends early: what is compiled by then is kept, and the first real call compiles the rest, as it would have anyway.
+The model is called on meta tensors, and its launches are compiled instead of executed. The first real call
+then finds the kernels in Triton's cache. If control flow depends on data, or the model queries more of the
+device than its properties, the call ends early: the first real call compiles the rest.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from torch.overrides import TorchFunctionMode
 
 from kernelpro.lab.languages.triton import CACHE
 
-Facts = dict[str, int | str]
-"""What torch says of a device, by the names of its properties."""
+DeviceProperties = dict[str, int | str]
+"""torch.cuda.get_device_properties as a dictionary."""
 
 
-def facts() -> Facts:
-    """Of the GPU that is here, for where it is not."""
+def device_properties() -> DeviceProperties:
+    """The properties of this GPU, for processes without one."""
     known = torch.cuda.get_device_properties(0)
     values = {name: getattr(known, name) for name in dir(known) if not name.startswith("_")}
     return {name: value for name, value in values.items() if isinstance(value, int | str)}
 
 
-def compile_only(device: Facts | None) -> None:
-    """From now on this process has an empty cache and, told of a device, compiles launches for it instead of making them."""
+def compile_only(device: DeviceProperties | None) -> None:
+    """Give this process an empty Triton cache and, with a device, make it compile launches without executing
+    them."""
     os.environ[CACHE] = tempfile.mkdtemp(prefix="triton-", dir=os.environ[CACHE])
     if not device:
         return
@@ -43,8 +44,8 @@ def compile_only(device: Facts | None) -> None:
     launch: Callable[..., Any] = JITFunction.run
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        seen = {name: _seen(value) for name, value in named.items()}
-        kernel = launch(self, *map(_seen, arguments), grid=grid, warmup=True, **seen)
+        seen = {name: _as_pointer(value) for name, value in named.items()}
+        kernel = launch(self, *map(_as_pointer, arguments), grid=grid, warmup=True, **seen)
         with contextlib.suppress(Exception):  # a C compiler or the driver's library is missing
             from triton.backends.nvidia.driver import CudaLauncher
 
@@ -54,7 +55,7 @@ def compile_only(device: Facts | None) -> None:
     properties = SimpleNamespace(**device)
     capability = properties.major, properties.minor
     JITFunction.run = run
-    triton.runtime.driver.set_active(_Driver(capability))
+    triton.runtime.driver.set_active(_CompileOnlyDriver(capability))
     for name, answer in {
         "is_available": True,
         "current_device": 0,
@@ -64,20 +65,20 @@ def compile_only(device: Facts | None) -> None:
         setattr(torch.cuda, name, lambda *_, answer=answer: answer)
 
 
-def settle(cache: Path) -> None:
-    """What was compiled elsewhere is at home here: groups of files name their places in full."""
+def relocate_cache(cache: Path) -> None:
+    """Make a cache from another process valid here: its group files contain absolute paths."""
     for group in cache.glob("*/__grp__*.json"):
         names = json.loads(group.read_text())["child_paths"]
         group.write_text(json.dumps({"child_paths": {name: str(group.with_name(name)) for name in names}}))
-    for told in cache.glob("*/*.autotune.json"):  # where nothing was measured
+    for told in cache.glob("*/*.autotune.json"):  # nothing was measured
         told.unlink()
 
 
-class WithoutData(TorchFunctionMode):
-    """Inside, what is to lie on a GPU lies nowhere (on `meta`), and says that it lies there."""
+class MetaAsCuda(TorchFunctionMode):
+    """In this mode, CUDA tensors are created on `meta`, and meta tensors report that they are on a GPU."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        told = _TOLD.get(function)
+        told = _CUDA_ANSWERS.get(function)
         if told and arguments[0].is_meta:
             return told(arguments[0])
         if function is torch.Tensor.cuda:
@@ -85,17 +86,15 @@ class WithoutData(TorchFunctionMode):
         named = named or {}
         if function is torch.device:
             return function(*arguments, **named)
-        return function(
-            *map(_elsewhere, arguments), **{name: _elsewhere(value) for name, value in named.items()}
-        )
+        return function(*map(_to_meta, arguments), **{name: _to_meta(value) for name, value in named.items()})
 
 
 def _address(tensor: Any) -> int:
-    """As if its storage began at a round one."""
+    """An address as if its storage were aligned."""
     return int(tensor.storage_offset() * tensor.element_size())
 
 
-_TOLD: dict[Any, Callable[[torch.Tensor], Any]] = {
+_CUDA_ANSWERS: dict[Any, Callable[[torch.Tensor], Any]] = {
     torch.Tensor.is_cuda.__get__: lambda _: True,  # type: ignore[attr-defined]
     torch.Tensor.device.__get__: lambda _: torch.device("cuda", 0),
     torch.Tensor.get_device: lambda _: 0,
@@ -103,13 +102,13 @@ _TOLD: dict[Any, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def _elsewhere(value: Any) -> Any:
+def _to_meta(value: Any) -> Any:
     named = isinstance(value, torch.device | str) and str(value).split(":")[0] == "cuda"
     return torch.device("meta") if named else value
 
 
 class _Pointer:
-    """What Triton sees of a tensor."""
+    """A pointer argument of a Triton kernel."""
 
     def __init__(self, tensor: torch.Tensor):
         self.dtype, self._address = tensor.dtype, _address(tensor)
@@ -118,14 +117,14 @@ class _Pointer:
         return self._address
 
 
-def _seen(value: Any) -> Any:
+def _as_pointer(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_seen, value))
+        return tuple(map(_as_pointer, value))
     return _Pointer(value) if isinstance(value, torch.Tensor) and value.is_meta else value
 
 
-class _Driver:
-    """What Triton's compiler asks a driver."""
+class _CompileOnlyDriver:
+    """A Triton driver that only compiles."""
 
     def __init__(self, capability: tuple[int, int]):
         self._capability = capability
@@ -145,7 +144,7 @@ class _Driver:
         return torch.device("cuda", 0)
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Autotuning compiles everything and likes all of it."""
+        """Autotuning compiles every configuration; all get the same time."""
 
         def once(call: Callable[[], Any], quantiles: Any = (0.5, 0.2, 0.8), **_: Any) -> list[float]:
             call()

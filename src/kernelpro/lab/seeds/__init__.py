@@ -1,13 +1,13 @@
-"""Seeds: baselines as ordinary candidates, with the kernels' text in them.
+"""Seeds: baselines as candidates, with the source of their kernels.
 
-Comes in: a `Reference`. Goes out: Python text with `class ModelNew`, or why there is none.
+Input: a `Reference`. Output: Python source with `class ModelNew`, or the reason why there is none.
 
-    capture.py   runs torch.compile once and sees what it made: code, arguments, outputs
-    unwrap.py    the compiler's module, taken apart: imports, kernels, the sequence of calls
-    compose.py   the parts as one candidate
+    capture.py   runs torch.compile once and records its code, arguments and outputs
+    unwrap.py    splits the compiler's module into imports, kernels and the function that calls them
+    compose.py   composes the parts to one candidate
 """
 
 from kernelpro.lab.seeds.capture import MODES, NoSeed
-from kernelpro.lab.seeds.compose import as_it_is, candidate, of_call
+from kernelpro.lab.seeds.compose import reference_seed, seed_from_first_call, seed_source
 
-__all__ = ["MODES", "NoSeed", "as_it_is", "candidate", "of_call"]
+__all__ = ["MODES", "NoSeed", "reference_seed", "seed_from_first_call", "seed_source"]

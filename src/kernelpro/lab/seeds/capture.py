@@ -1,7 +1,7 @@
-"""torch.compile run once on a task: the code it made, and where each argument of that code comes from.
+"""Runs torch.compile once on a task and captures its code, and where each argument of that code comes from.
 
-The compiler lifts parameters and constants out of the module, orders them as it likes, and hides that mapping. So the
-compiled graph is watched while it runs: an argument is whatever input, parameter, buffer or attribute has its memory.
+The compiler lifts parameters and constants out of the module and reorders them. So the calls of the compiled
+graph are recorded: an argument is the input, parameter, buffer or attribute with the same memory.
 """
 
 from __future__ import annotations
@@ -19,109 +19,116 @@ from kernelpro.lab import tree
 from kernelpro.lab.tasks.reference import Reference
 
 MODES = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
-"""Baselines that compile, and the mode that each is."""
-_MOST_CONSTANTS = 64
-"""Elements of a constant that is written into the candidate."""
+"""Compiled baselines and their modes of torch.compile."""
+_MAX_CONSTANT_ELEMENTS = 64
+"""Largest constant that is written into the candidate."""
 
 
 class NoSeed(Exception):
-    """The compiler's code cannot be had as a candidate; the message says why, in one line."""
+    """The compiler's code cannot become a candidate; the message is one line."""
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedGraph:
+    """The compiler's code and how `forward` calls it."""
+
     code: str
     parameters: tuple[str, ...]
-    """Of `forward`, in order."""
+    """The parameters of `forward`, in order."""
     arguments: tuple[str, ...]
-    """What the code is called with: expressions over `self` and the parameters of `forward`."""
+    """The arguments of the code: expressions over `self` and the parameters of `forward`."""
     result: str
-    """What `forward` returns: an expression over `outputs`, which the code gives, and the same."""
+    """What `forward` returns: an expression over `outputs` (of the code), `self` and the parameters."""
     constants: dict[str, str] = field(default_factory=dict)
-    """Tensors that the code finds in its module, as expressions."""
-    loose: tuple[str, ...] = ()
-    """Of the arguments, tensors that are plain attributes: a module does not move them."""
+    """Constant tensors of the code, as expressions."""
+    attributes: tuple[str, ...] = ()
+    """Arguments that are plain tensor attributes: `Module.to` does not move them."""
     weights: dict[str, str] = field(default_factory=dict)
-    """Where they are given by name alone: each with its shape and type as text."""
-    settings: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Block sizes and the like that Triton kernels run with, of all those that the compiler tried."""
+    """If the state is loaded by name: shape and dtype of each weight, as text."""
+    kernel_configs: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The configuration that the compiler chose for each Triton kernel: block sizes, warps, stages."""
 
 
 @dataclass
-class Seen:
+class GraphCall:
+    """One call of a compiled graph."""
+
     graph: Any
     inputs: list[Any]
     outputs: list[Any]
 
 
-def capture(reference: Reference, variant: str) -> Captured:
+def capture(reference: Reference, variant: str) -> CapturedGraph:
     """Compile and call the task's model; raises NoSeed."""
     form, leaves = reference.inputs(0)
-    values = tree.unpack(form, leaves)
+    values = tree.unflatten(form, leaves)
     model = reference.model()
-    with watching() as seen, torch.no_grad():
+    with recording_graph_calls() as seen, torch.no_grad():
         try:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
-        except Exception as error:  # whatever a compiler raises, it has nothing to offer
+        except Exception as error:  # the compiler may raise anything
             raise NoSeed(_first_line(error)) from None
-    return described(reference, model, values, result, seen)
+    return capture_from_calls(reference, model, values, result, seen)
 
 
-def described(
-    reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[Seen]
-) -> Captured:
-    """Where the arguments and results of the graph come from that was seen in this call of the model; raises NoSeed.
+def capture_from_calls(
+    reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[GraphCall]
+) -> CapturedGraph:
+    """Map the arguments and results of the recorded graph to the model; raises NoSeed.
 
-    Of a live module parameters and buffers are known by name; its class is needed only for what has no name of that kind.
+    The parameters and buffers of a live module are loaded by name; its class is needed only for other
+    tensors.
     """
     if reference.task.form == "module":
         try:
-            return _described(model, values, result, seen, by_name=True)
+            return _describe(model, values, result, seen, by_name=True)
         except NoSeed:
-            if not reference.is_made_of_init_inputs():
+            if not reference.can_rebuild_from_init_inputs():
                 raise
-    return _described(model, values, result, seen, by_name=False)
+    return _describe(model, values, result, seen, by_name=False)
 
 
-def _described(model: nn.Module, values: list[Any], result: Any, seen: list[Seen], by_name: bool) -> Captured:
+def _describe(
+    model: nn.Module, values: list[Any], result: Any, seen: list[GraphCall], by_name: bool
+) -> CapturedGraph:
     if len(seen) != 1:
-        raise NoSeed(f"the compiler made {len(seen)} graphs of the model, not one")
+        raise NoSeed(f"the compiler made {len(seen)} graphs of the model instead of one")
     (once,) = seen
     parameters = _parameters(model, len(values))
-    named = _named(model, by_name)
-    loose = {} if by_name else _loose(model)
-    known = _inputs(values, parameters) | loose | {_key(tensor): text for text, _, tensor in named}
+    named = _named_tensors(model, by_name)
+    loose = {} if by_name else _attribute_tensors(model)
+    known = _inputs(values, parameters) | loose | {_tensor_key(tensor): text for text, _, tensor in named}
     arguments = tuple(_expression(value, known) for value in once.inputs)
     outputs = {
-        _key(value): f"outputs[{i}]"
+        _tensor_key(value): f"outputs[{i}]"
         for i, value in enumerate(once.outputs)
         if isinstance(value, torch.Tensor)
     }
     weights = named if by_name and any(text in arguments for text, _, _ in named) else []
-    return Captured(
+    return CapturedGraph(
         code=once.graph.source_code,
         parameters=parameters,
         arguments=arguments,
         result=_result(result, known | outputs),
         constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
-        loose=tuple(dict.fromkeys(text for text in arguments if text in loose.values())),
+        attributes=tuple(dict.fromkeys(text for text in arguments if text in loose.values())),
         weights={name: f"{tuple(tensor.shape)}, {tensor.dtype}" for _, name, tensor in weights},
-        settings=_settings(once.graph),
+        kernel_configs=_chosen_configs(once.graph),
     )
 
 
 @contextmanager
-def watching() -> Iterator[list[Seen]]:
-    """Every call of a compiled graph, with what went in and what came out."""
+def recording_graph_calls() -> Iterator[list[GraphCall]]:
+    """Record the calls of compiled graphs with their inputs and outputs."""
     from torch._inductor.output_code import CompiledFxGraph
 
-    seen: list[Seen] = []
+    seen: list[GraphCall] = []
     plain = CompiledFxGraph.__call__
 
     def watched(graph: Any, inputs: Any) -> Any:
-        given = list(inputs)  # the code clears the list that it is given
+        given = list(inputs)  # the code clears its argument list
         outputs = plain(graph, inputs)
-        seen.append(Seen(graph, given, list(outputs)))
+        seen.append(GraphCall(graph, given, list(outputs)))
         return outputs
 
     CompiledFxGraph.__call__ = watched  # type: ignore[method-assign,assignment]
@@ -136,11 +143,11 @@ def _first_line(error: Exception) -> str:
     why = next(
         (line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0]
     )
-    return f"torch.compile makes no single graph of the model: {why[:200]}"
+    return f"torch.compile does not trace the model as one graph: {why[:200]}"
 
 
-def _settings(graph: Any) -> dict[str, dict[str, int]]:
-    """By kernel. A compiled graph has been called, and so each of its Triton kernels has settled for one of its configurations."""
+def _chosen_configs(graph: Any) -> dict[str, dict[str, int]]:
+    """The configurations by kernel. Each Triton kernel of a graph that was called has chosen one."""
     from torch._inductor.codecache import PyCodeCache
 
     found: dict[str, dict[str, int]] = {}
@@ -161,37 +168,38 @@ def _settings(graph: Any) -> dict[str, dict[str, int]]:
 
 # --- names for tensors -----------------------------------------------------------------------------------
 
-_Key = tuple[Any, ...]
+_TensorKey = tuple[Any, ...]
 
 
-def _key(tensor: torch.Tensor) -> _Key:
-    """Tensors that are the same: type, place in memory, shape, strides."""
+def _tensor_key(tensor: torch.Tensor) -> _TensorKey:
+    """Equal for tensors with the same dtype, address, shape and strides."""
     return (tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _expression(value: Any, known: dict[_Key, str]) -> str:
+def _expression(value: Any, known: dict[_TensorKey, str]) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    if (found := known.get(_key(value))) is None:
+    if (found := known.get(_tensor_key(value))) is None:
         raise NoSeed(
-            f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in the module"
+            f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in "
+            "the module"
         )
     return found
 
 
 def _parameters(model: nn.Module, count: int) -> tuple[str, ...]:
-    """Names for the inputs: those of the reference's own forward, where it has so many."""
+    """Names for the inputs: those of the reference's `forward`, if it has enough."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
     return tuple(names[:count]) if len(names) >= count else tuple(f"input_{i}" for i in range(count))
 
 
-def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_Key, str]:
-    found: dict[_Key, str] = {}
+def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_TensorKey, str]:
+    found: dict[_TensorKey, str] = {}
 
     def visit(value: Any, text: str) -> None:
         if isinstance(value, torch.Tensor):
-            found[_key(value)] = text
+            found[_tensor_key(value)] = text
         elif isinstance(value, (list, tuple, dict)):
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 visit(item, f"{text}[{key!r}]")
@@ -201,16 +209,16 @@ def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_Key, str]:
     return found
 
 
-def _named(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
-    """Buffers and parameters: as expressions over `self`, by name, themselves. Buffers that do not persist are given to nobody."""
+def _named_tensors(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
+    """Expression, name and tensor of parameters and buffers; `by_name`: without non-persistent buffers."""
     owned = dict(model.named_buffers()) | dict(model.named_parameters())
     kept = model.state_dict().keys() if by_name else owned.keys()
     return [(_path(name, by_name), name, tensor) for name, tensor in owned.items() if name in kept]
 
 
-def _loose(model: nn.Module) -> dict[_Key, str]:
+def _attribute_tensors(model: nn.Module) -> dict[_TensorKey, str]:
     return {
-        _key(value): f"{_path(place)}.{name}"
+        _tensor_key(value): f"{_path(place)}.{name}"
         for place, part in model.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, torch.Tensor)
@@ -218,7 +226,7 @@ def _loose(model: nn.Module) -> dict[_Key, str]:
 
 
 def _path(name: str, plain: bool = False) -> str:
-    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight; `plain`: where `blocks` is a module without items."""
+    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight; `plain`: without subscripts."""
     text = "self"
     for part in filter(None, name.split(".")):
         if part.isidentifier():
@@ -230,10 +238,10 @@ def _path(name: str, plain: bool = False) -> str:
     return text
 
 
-def _result(value: Any, known: dict[_Key, str]) -> str:
+def _result(value: Any, known: dict[_TensorKey, str]) -> str:
     if isinstance(value, torch.Tensor):
-        if (found := known.get(_key(value))) is None:
-            raise NoSeed("an output of the model is not one of the compiled graph")
+        if (found := known.get(_tensor_key(value))) is None:
+            raise NoSeed("an output of the model is not an output of the compiled graph")
         return found
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_result(item, known)}" for key, item in value.items()) + "}"
@@ -246,6 +254,6 @@ def _result(value: Any, known: dict[_Key, str]) -> str:
 
 
 def _constant(name: str, value: Any) -> str:
-    if not isinstance(value, torch.Tensor) or value.numel() > _MOST_CONSTANTS:
-        raise NoSeed(f"the compiler's code holds a constant that is too large to be written down ({name})")
+    if not isinstance(value, torch.Tensor) or value.numel() > _MAX_CONSTANT_ELEMENTS:
+        raise NoSeed(f"the compiler's code holds a constant that is too large ({name})")
     return f"torch.tensor({value.tolist()}, dtype={value.dtype}, device={value.device.type!r})"

@@ -1,7 +1,7 @@
-"""The module that the compiler writes, taken apart: imports, kernels, and the sequence of calls.
+"""Splits the compiler's module into imports, kernels and the function that calls them.
 
-Kernels are strings in it, handed to `async_compile`. Here they become what they are: Triton functions of the candidate,
-and C++ functions of one library.
+In the module, kernels are strings passed to `async_compile`. Here they become Triton functions of the
+candidate and C++ functions of one library.
 """
 
 from __future__ import annotations
@@ -16,41 +16,47 @@ from dataclasses import dataclass, field
 from kernelpro.lab.seeds.capture import NoSeed
 
 LIBRARY = "kernels"
-"""What the candidate calls its C++ library."""
+"""The name of the C++ library in the candidate."""
 _PREFIX = re.compile(r"^\s*#include\s*<torch/csrc/inductor/cpp_prefix\.h>\s*$", re.MULTILINE)
-_EXTERN = {
+_TORCH_CALLS = {
     "mm": "torch.mm",
     "bmm": "torch.bmm",
     "addmm": "torch.addmm",
     "baddbmm": "torch.baddbmm",
     "convolution": "torch.convolution",
 }
-"""Library calls under the names that people know; the others keep the compiler's."""
-_TUNED = ("pointwise", "reduction", "persistent_reduction")
-"""Decorators under which a kernel tries several configurations when it is first called."""
+"""Library calls with a public name in torch; others keep the compiler's name."""
+_AUTOTUNED = ("pointwise", "reduction", "persistent_reduction")
+"""Decorators of kernels that autotune on their first call."""
 _RANDOM = re.compile(
     r"\baten\.(rand\w*|bernoulli)|\binductor_seeds?\b|\bnormalized_rand_cpu\b|\brandn_cpu\b|\btl\.randn?\b"
 )
 
 
 @dataclass
-class Parts:
+class ModuleParts:
+    """The parts of the compiler's module."""
+
     imports: list[str] = field(default_factory=list)
-    """Statements, those of the wrapper and of the kernels, each once, only what is used."""
+    """Import statements and aliases that the other parts use."""
     triton: list[str] = field(default_factory=list)
     cpp: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()
     body: str = ""
-    """Of the function that calls the kernels."""
+    """The body of the function that calls the kernels."""
 
 
-def unwrap(code: str, constants: Iterable[str], settings: Mapping[str, Mapping[str, int]] = {}) -> Parts:
-    """The parts of the compiler's module; raises NoSeed where it holds something that is not known here. `settings`: what Triton
-    kernels run with, of those that tried several."""
+def split_module(
+    code: str, constants: Iterable[str], settings: Mapping[str, Mapping[str, int]] = {}
+) -> ModuleParts:
+    """Split the compiler's module; raises NoSeed if it contains unsupported code.
+
+    `settings`: the configurations that autotuned Triton kernels have chosen.
+    """
     if _RANDOM.search(code):
         raise NoSeed("the model draws random numbers")
     module = ast.parse(code)
-    parts = Parts()
+    parts = ModuleParts()
     names: list[str] = []
     preamble: list[ast.stmt] = []
     for statement in module.body:
@@ -58,16 +64,16 @@ def unwrap(code: str, constants: Iterable[str], settings: Mapping[str, Mapping[s
             name, kind, text = kernel
             names.append(name)
             if kind == "triton":
-                preamble += _take_triton(
-                    parts, name, _settled(text, name, settings[name]) if name in settings else text
+                preamble += _add_triton_kernel(
+                    parts, name, _with_fixed_config(text, name, settings[name]) if name in settings else text
                 )
             else:
-                parts.cpp.append(_take_cpp(name, text))
+                parts.cpp.append(_rename_cpp_kernel(name, text))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)) or _is_alias(statement):
             preamble.append(statement)
-    _take_calls(parts, module, code, [name for name in names if parts.cpp])
+    _add_calls(parts, module, code, [name for name in names if parts.cpp])
     defined = {*constants, *names, *parts.arguments, LIBRARY}
-    parts.imports = _needed(preamble, parts, defined)
+    parts.imports = _required_imports(preamble, parts, defined)
     return parts
 
 
@@ -80,7 +86,7 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
         return None
     kind = function.removeprefix("async_compile.")
     if kind not in ("triton", "cpp_pybinding"):
-        raise NoSeed(f"the compiler made a kernel of a kind that cannot be written down ({kind})")
+        raise NoSeed(f"the compiler made a kernel of an unsupported kind ({kind})")
     texts = [
         a.value for a in statement.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
     ]
@@ -88,16 +94,16 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
 
 
 def _is_alias(statement: ast.stmt) -> bool:
-    """`aten = torch.ops.aten`: a name for something of torch."""
+    """Whether a statement is an alias such as `aten = torch.ops.aten`."""
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Attribute)
 
 
-def _settled(text: str, name: str, settings: Mapping[str, int]) -> str:
-    """The kernel with one configuration: nobody has to look for it again, and one sees which it is."""
+def _with_fixed_config(text: str, name: str, settings: Mapping[str, int]) -> str:
+    """The kernel with one fixed configuration, so that it is not autotuned again and readers can see it."""
     function = next(s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name == name)
     call = function.decorator_list[0]
     if not isinstance(call, ast.Call) or ast.unparse(call.func) not in [
-        f"triton_heuristics.{kind}" for kind in _TUNED
+        f"triton_heuristics.{kind}" for kind in _AUTOTUNED
     ]:
         return text
     kept = {
@@ -115,8 +121,8 @@ def _settled(text: str, name: str, settings: Mapping[str, int]) -> str:
     return "\n".join(lines)
 
 
-def _take_triton(parts: Parts, name: str, text: str) -> list[ast.stmt]:
-    """Keep the kernel with its decorators, and functions that help it, under names of their own; its imports are returned."""
+def _add_triton_kernel(parts: ModuleParts, name: str, text: str) -> list[ast.stmt]:
+    """Add a kernel with its decorators and helper functions, under unique names; returns its imports."""
     for helper in (s.name for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name != name):
         text = re.sub(rf"\b{helper}\b", f"{name}_{helper.lstrip('_')}", text)
     parsed = ast.parse(text)
@@ -127,19 +133,19 @@ def _take_triton(parts: Parts, name: str, text: str) -> list[ast.stmt]:
     return head
 
 
-def _take_cpp(name: str, text: str) -> str:
-    """The C++ function under its own name; what it includes comes once, before all of them."""
+def _rename_cpp_kernel(name: str, text: str) -> str:
+    """The C++ function under its own name, without its includes, which come once for all."""
     found, count = re.subn(r'(extern\s*"C"\s+void\s+)kernel\(', rf"\1{name}(", _PREFIX.sub("", text))
     if count != 1:
-        raise NoSeed(f"{name}: not one function, as kernels of the compiler are")
+        raise NoSeed(f"{name}: expected one C++ function")
     return re.sub(r'extern\s*"C"\s+void\s+', 'extern "C" void ', found).strip("\n")
 
 
-def _take_calls(parts: Parts, module: ast.Module, code: str, native: list[str]) -> None:
-    """The function `call`: its arguments by name, and its lines with comments as they are."""
+def _add_calls(parts: ModuleParts, module: ast.Module, code: str, native: list[str]) -> None:
+    """Add the function `call`: the names of its arguments, and its body with comments."""
     found = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "call"]
     if len(found) != 1:
-        raise NoSeed("the compiler's module has no single function that calls the kernels")
+        raise NoSeed("the compiler's module has not exactly one function that calls the kernels")
     statements = found[0].body
     if statements and isinstance(statements[0], ast.Assign) and ast.unparse(statements[0].value) == "args":
         target = statements[0].targets[0]
@@ -152,22 +158,22 @@ def _take_calls(parts: Parts, module: ast.Module, code: str, native: list[str]) 
     for name in native:
         body = re.sub(rf"\b{name}\(", f"{LIBRARY}.{name}(", body)
     parts.body = re.sub(
-        r"\bextern_kernels\.(\w+)", lambda m: f"torch.{m[1]}" if m[1] in _EXTERN else m[0], body
+        r"\bextern_kernels\.(\w+)", lambda m: f"torch.{m[1]}" if m[1] in _TORCH_CALLS else m[0], body
     )
 
 
-def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[str]:
-    """Of the preamble what the calls and kernels use, in order, each once. A name that nobody defines is the end."""
-    local = _bound(ast.parse(parts.body))
-    used = _read(ast.parse(parts.body)) - local
+def _required_imports(preamble: list[ast.stmt], parts: ModuleParts, defined: set[str]) -> list[str]:
+    """The statements of the preamble that calls and kernels use; raises NoSeed for undefined names."""
+    local = _bound_names(ast.parse(parts.body))
+    used = _read_names(ast.parse(parts.body)) - local
     kernels = [ast.parse(text) for text in parts.triton]
     for kernel in kernels:
-        used |= _read(kernel) - _bound(kernel)
+        used |= _read_names(kernel) - _bound_names(kernel)
     used -= {node.name for kernel in kernels for node in kernel.body if isinstance(node, ast.FunctionDef)}
     kept: list[str] = []
     for statement in reversed(preamble):
         text = ast.unparse(statement)
-        binds = _bound(statement)
+        binds = _bound_names(statement)
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             statement.names = [
                 alias for alias in statement.names if (alias.asname or alias.name).split(".")[0] in used
@@ -177,18 +183,18 @@ def _needed(preamble: list[ast.stmt], parts: Parts, defined: set[str]) -> list[s
             text = ""
         if text and text not in kept:
             kept.append(text)
-            used |= _read(statement)
+            used |= _read_names(statement)
             defined |= binds
     if unknown := sorted(used - defined - set(vars(builtins)) - {"torch", "__file__"}):
-        raise NoSeed(f"the compiler's code uses {', '.join(unknown[:3])}, which it does not define itself")
+        raise NoSeed(f"the compiler's code uses {', '.join(unknown[:3])}, which it does not define")
     return kept[::-1]
 
 
-def _read(node: ast.AST) -> set[str]:
+def _read_names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def _bound(node: ast.AST) -> set[str]:
+def _bound_names(node: ast.AST) -> set[str]:
     found = set()
     for n in ast.walk(node):
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):

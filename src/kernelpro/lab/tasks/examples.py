@@ -1,4 +1,4 @@
-"""What a live module or function gives for its example inputs, as a few numbers: whether it is the same elsewhere."""
+"""Samples of the outputs of a live module or function, to check that a worker computes the same."""
 
 from __future__ import annotations
 
@@ -10,46 +10,52 @@ import torch
 
 from kernelpro.lab import tree
 
-_MOST = 256
-"""Elements of an output that are looked at."""
-_FAR, _FEW = 0.03, 0.1
-"""An element is another if it is off by so much of what they are on the average: more than bfloat16 and TF32 differ by between
-devices. So many may be: where something is rounded or the largest is chosen, the last bit decides now and then."""
+_MAX_SAMPLES = 256
+"""Elements per output."""
+_ELEMENT_TOLERANCE, _MAX_DIFFERING = 0.03, 0.1
+"""An element differs if its error exceeds this share of the RMS of the output: more than bfloat16 and TF32
+differ between devices. Up to this share of elements may differ: after rounding or argmax the last bit can
+decide."""
 
-Told = list[tuple[list[int], torch.Tensor]]
+OutputSamples = list[tuple[list[int], torch.Tensor]]
 
 
-def told(result: Any) -> Told:
-    """Of each output its shape and elements at equal distances."""
+def sample_outputs(result: Any) -> OutputSamples:
+    """The shape of each output and elements at equal distances."""
     leaves: list[torch.Tensor] = []
-    tree.pack(result, leaves)
+    tree.flatten(result, leaves)
     return [
-        (list(leaf.shape), leaf.detach().flatten()[:: max(1, leaf.numel() // _MOST)].cpu()) for leaf in leaves
+        (list(leaf.shape), leaf.detach().flatten()[:: max(1, leaf.numel() // _MAX_SAMPLES)].cpu())
+        for leaf in leaves
     ]
 
 
-def dumps(found: Told) -> str:
-    torch.save(found, buffer := io.BytesIO())
+def dumps(samples: OutputSamples) -> str:
+    """Samples as base64 text."""
+    torch.save(samples, buffer := io.BytesIO())
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def loads(text: str) -> Told:
-    found: Told = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True)
-    return found
+def loads(text: str) -> OutputSamples:
+    """The inverse of `dumps`."""
+    samples: OutputSamples = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True)
+    return samples
 
 
-def difference(one: Told, other: Told) -> str:
-    """In a few words; empty where there is none."""
-    if [shape for shape, _ in one] != [shape for shape, _ in other]:
-        return f"outputs of shapes {[shape for shape, _ in other]}, not {[shape for shape, _ in one]}"
-    for index, ((_, mine), (_, theirs)) in enumerate(zip(one, other, strict=True)):
+def describe_difference(expected: OutputSamples, actual: OutputSamples) -> str:
+    """How two samples differ, in a few words; empty if they agree."""
+    if [shape for shape, _ in expected] != [shape for shape, _ in actual]:
+        return f"outputs of shapes {[shape for shape, _ in actual]}, not {[shape for shape, _ in expected]}"
+    for index, ((_, mine), (_, theirs)) in enumerate(zip(expected, actual, strict=True)):
         a, b = (
             torch.nan_to_num((torch.view_as_real(t) if t.is_complex() else t).double())
             for t in (mine, theirs)
         )
-        others = (
-            float(((a - b).abs() > _FAR * a.square().mean().sqrt()).double().mean()) if a.numel() else 0.0
+        differing = (
+            float(((a - b).abs() > _ELEMENT_TOLERANCE * a.square().mean().sqrt()).double().mean())
+            if a.numel()
+            else 0.0
         )
-        if others > _FEW:
-            return f"{others:.0%} of the elements of output {index} are others"
+        if differing > _MAX_DIFFERING:
+            return f"{differing:.0%} of the elements of output {index} differ"
     return ""

@@ -1,4 +1,4 @@
-"""A task's operator graph, traced by torch.export and written as plain data."""
+"""A task's operator graph, traced by torch.export, as plain data."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Node
 
 GETITEM = "getitem"
-"""Takes one value out of an operator that gives several; such an operator's own dtype is `tuple`."""
-_REASON = 200
+"""Selects one result of an operator that returns several; the dtype of such an operator is `tuple`."""
+_MAX_REASON = 200
 
 
 def operator_graph(reference: Reference, seed: int) -> Graph:
     """The operators of one call in the task's own mode, at the shapes of its inputs.
 
-    Composite operators stay whole (`aten.layer_norm`, `aten.linear`); a reference that works in place is rewritten so
-    that every value is computed once. Inputs are found by their path: `0`, or `1.mask` inside the second argument.
-    Constants that are neither parameter nor buffer become `aten.full` where all their elements are equal.
-    Raises BadInput with one line for what cannot be traced or written down.
+    Composite operators stay whole (`aten.layer_norm`, `aten.linear`). A reference that works in place is
+    functionalized. Inputs are named by their path: `0`, or `1.mask` inside the second argument. Constants
+    that are neither parameters nor buffers become `aten.full` if all their elements are equal. Raises
+    BadInput if the task cannot be traced or a value cannot be represented.
     """
     name = reference.task.name
     form, leaves = reference.inputs(seed)
-    arguments = tuple(tree.unpack(form, leaves))
-    program = _exported(reference, arguments)
-    kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    places = iter(_places(arguments))
+    arguments = tuple(tree.unflatten(form, leaves))
+    program = _export(reference, arguments)
+    input_specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    input_paths = iter(_input_paths(arguments))
     state = {name for name, tensor in reference.state().items() if tensor.is_floating_point()}
     nodes = []
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op == "placeholder":
-            spec = kinds[node.name]
+            spec = input_specs[node.name]
             if spec.kind is InputKind.USER_INPUT:
-                place = next(places)
+                place = next(input_paths)
                 if isinstance(value, torch.Tensor):
                     nodes.append(_leaf(node.name, "input", value, place))
             elif not node.users and spec.target not in state:
@@ -53,41 +53,41 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
             elif spec.target in state:
                 nodes.append(_leaf(node.name, "parameter", value, str(spec.target)))
             else:
-                nodes.append(_constant(node.name, _value(program, str(spec.target)), str(spec.target), name))
-        elif node.op == "call_function" and (
-            node.users or value is not None
-        ):  # what gives nothing only checks something
+                nodes.append(
+                    _constant(node.name, _constant_value(program, str(spec.target)), str(spec.target), name)
+                )
+        elif node.op == "call_function" and (node.users or value is not None):  # others are assertions
             nodes.append(_operation(node, name))
     outputs = [
         spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT
     ]
     single = bool(program.call_spec.out_spec and program.call_spec.out_spec.is_leaf())
-    known = {node.name for node in nodes}
-    if not (single or _is_flat(program)) or not known.issuperset(outputs):
+    node_names = {node.name for node in nodes}
+    if not (single or _is_flat(program)) or not node_names.issuperset(outputs):
         raise BadInput(f"task {name}: it returns something other than a tensor or a tuple of tensors")
-    return Graph(_needed(nodes, outputs), tuple(outputs), single)
+    return Graph(_drop_unused(nodes, outputs), tuple(outputs), single)
 
 
-def _needed(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
-    """Without operators that no output is made of, such as the running statistics of a norm in training."""
-    wanted = set(outputs)
-    kept = []
+def _drop_unused(nodes: list[Node], outputs: list[str]) -> tuple[Node, ...]:
+    """Drop operators that no output depends on, such as the running statistics of a norm in training."""
+    used = set(outputs)
+    remaining = []
     for node in reversed(nodes):
-        if node.op in ("input", "parameter") or node.name in wanted:
-            kept.append(node)
-            wanted.update(_named([*node.args, *node.kwargs.values()]))
-    return tuple(reversed(kept))
+        if node.op in ("input", "parameter") or node.name in used:
+            remaining.append(node)
+            used.update(_value_names([*node.args, *node.kwargs.values()]))
+    return tuple(reversed(remaining))
 
 
-def _named(arguments: list[Any]) -> Iterator[str]:
+def _value_names(arguments: list[Any]) -> Iterator[str]:
     for argument in arguments:
         if isinstance(argument, dict) and "value" in argument:
             yield str(argument["value"])
         elif isinstance(argument, list):
-            yield from _named(argument)
+            yield from _value_names(argument)
 
 
-def _exported(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram:
+def _export(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram:
     try:
         with (
             torch.no_grad(),
@@ -95,32 +95,32 @@ def _exported(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgr
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
         ):
-            warnings.simplefilter("ignore")  # and what it prints of a graph that it cannot trace
+            warnings.simplefilter("ignore")  # torch.export also prints graphs that it cannot trace
             program = torch.export.export(reference.model(), arguments, strict=False)
-            if any(_writes(node) for node in program.graph.nodes):
+            if any(_is_mutating(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
-    except Exception as error:  # torch.export raises whatever the model and its own passes raise
+    except Exception as error:  # the model and the passes of torch.export may raise anything
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
         raise BadInput(
-            f"task {reference.task.name}: its operators cannot be traced: {reason[:_REASON]}"
+            f"task {reference.task.name}: its operators cannot be traced: {reason[:_MAX_REASON]}"
         ) from None
     return program
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def _is_mutating(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _places(value: Any, path: str = "") -> Iterator[str]:
-    """Where torch.export finds each flattened input, in its order."""
+def _input_paths(value: Any, path: str = "") -> Iterator[str]:
+    """The path of each flattened input, in the order of torch.export."""
     if isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _places(item, f"{path}.{index}" if path else str(index))
+            yield from _input_paths(item, f"{path}.{index}" if path else str(index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _places(item, f"{path}.{key}")
+            yield from _input_paths(item, f"{path}.{key}")
     else:
         yield path
 
@@ -138,31 +138,37 @@ def _leaf(name: str, op: str, value: torch.Tensor, where: str) -> Node:
 def _operation(node: torch.fx.Node, task: str) -> Node:
     op = GETITEM if node.target is operator.getitem else str(node.target)
     value = node.meta.get("val")
-    args, kwargs = _plain(node.args, task), _plain(node.kwargs, task)
+    args, kwargs = _to_json(node.args, task), _to_json(node.kwargs, task)
     if isinstance(value, torch.Tensor):
         if not all(isinstance(size, int) for size in value.shape):
-            raise BadInput(f"task {task}: the shape that {op} gives depends on the values of its inputs")
+            raise BadInput(f"task {task}: the output shape of {op} depends on the values of its inputs")
         return Node(node.name, op, _shape(value), _dtype(value), args=tuple(args), kwargs=kwargs)
     if isinstance(value, (list, tuple)) and op != GETITEM:
         return Node(node.name, op, (), "tuple", args=tuple(args), kwargs=kwargs)
-    raise BadInput(f"task {task}: {op} gives a {type(value).__name__}, not a tensor")
+    raise BadInput(f"task {task}: {op} returns a {type(value).__name__}, not a tensor")
 
 
-def _value(program: ExportedProgram, target: str) -> torch.Tensor:
+def _constant_value(program: ExportedProgram, target: str) -> torch.Tensor:
     found = program.constants.get(target)
     return found if isinstance(found, torch.Tensor) else program.state_dict[target]
 
 
 def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
     flat = value.flatten()
-    same = constant_of(value) if value.is_floating_point() else None
-    if same is None and flat.numel() and bool((flat == flat[0]).all()):
-        same = flat[0].item()
-    if same is None:
-        why = "is a constant tensor that is neither a parameter nor a persistent buffer (register_buffer makes it one)"
-        raise BadInput(f"task {task}: {target} {why}")
+    fill_value = constant_of(value) if value.is_floating_point() else None
+    if fill_value is None and flat.numel() and bool((flat == flat[0]).all()):
+        fill_value = flat[0].item()
+    if fill_value is None:
+        raise BadInput(
+            f"task {task}: {target} is a constant tensor but no parameter or persistent buffer: use "
+            "register_buffer"
+        )
     return Node(
-        name, "aten.full.default", _shape(value), _dtype(value), args=(list(value.shape), _plain(same, task))
+        name,
+        "aten.full.default",
+        _shape(value),
+        _dtype(value),
+        args=(list(value.shape), _to_json(fill_value, task)),
     )
 
 
@@ -174,18 +180,20 @@ def _dtype(value: torch.Tensor) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _plain(value: Any, task: str) -> Any:
-    """An argument as JSON; numbers that JSON has no word for are `inf`, `-inf` and `nan`."""
+def _to_json(value: Any, task: str) -> Any:
+    """An argument as JSON; non-finite numbers become the strings `inf`, `-inf` and `nan`."""
     if isinstance(value, torch.fx.Node):
         return {"value": value.name}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, task) for item in value]
+        return [_to_json(item, task) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item, task) for key, item in value.items()}
+        return {str(key): _to_json(item, task) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return str(value).removeprefix("torch.")
-    raise BadInput(f"task {task}: an operator takes a {type(value).__name__}, which no operator graph holds")
+    raise BadInput(
+        f"task {task}: an operator takes a {type(value).__name__}, which an operator graph cannot hold"
+    )

@@ -1,9 +1,9 @@
-"""Parameters: how reference and candidate come to the same ones, none of them trivial.
+"""Parameters: how reference and candidate get the same values, none of them constant.
 
-A kernel that ignores a bias of zeros or a norm weight of ones would go unnoticed, so constants are
-replaced while a model is built under a seed: a parameter of shape S that would be the constant c
-becomes `stand_in(seed, S, c)`, a function of these three alone. Reference and candidate arrive at the
-same values whatever they call the parameter and in whichever order they create it.
+A kernel that ignores a bias of zeros or a norm weight of ones would go unnoticed. So constants are replaced
+while a model is built: a parameter of shape S that would be the constant c becomes `nonconstant_values(seed,
+S, c)`. Reference and candidate get the same values, whatever they call the parameter and in whichever order
+they create it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernelpro.records import digest
 State = dict[str, torch.Tensor]
 
 
-def stand_in(seed: int, shape: torch.Size, value: float) -> torch.Tensor:
-    """0 becomes N(0, 0.2^2); any other c is spread over c * [0.75, 1.25], so that it keeps its sign."""
+def nonconstant_values(seed: int, shape: torch.Size, value: float) -> torch.Tensor:
+    """N(0, 0.2^2) for 0; for any other c, uniform in c * [0.75, 1.25], which keeps the sign."""
     key = int(digest(str(seed), str(tuple(shape)), repr(value)), 16) % 2**63
     generator = torch.Generator().manual_seed(key)
     if value == 0:
@@ -31,7 +31,7 @@ def stand_in(seed: int, shape: torch.Size, value: float) -> torch.Tensor:
 
 
 def constant_of(tensor: torch.Tensor) -> float | None:
-    """The value of a floating tensor whose elements are all equal and finite; None for any other."""
+    """The value of a floating-point tensor whose elements are all equal and finite; else None."""
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return None
     first = tensor.flatten()[0]
@@ -39,7 +39,8 @@ def constant_of(tensor: torch.Tensor) -> float | None:
 
 
 def seed_everything(seed: int) -> None:
-    # torch.manual_seed gives the same, but formats the stack twice, for devices that may come later
+    """Seed torch, Python and numpy."""
+    # torch.manual_seed does the same, but formats the stack twice for lazily initialized devices
     for generator in (torch.default_generator, *torch.cuda.default_generators):
         generator.manual_seed(seed)
     random.seed(seed)
@@ -51,20 +52,20 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def under_seed(seed: int) -> Iterator[None]:
-    """Build a model here: random initialisation from the seed, constants replaced."""
+def seeded_build(seed: int) -> Iterator[None]:
+    """Build a model in this context: random initialization from the seed, constants replaced."""
     seed_everything(seed)
     new_parameter = nn.Parameter.__new__
 
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         value = constant_of(data) if isinstance(data, torch.Tensor) else None
         if value is not None:
-            data = stand_in(seed, data.shape, value).to(data)
+            data = nonconstant_values(seed, data.shape, value).to(data)
         return new_parameter(cls, data, requires_grad)
 
     def constant_(tensor: torch.Tensor, val: float) -> torch.Tensor:
         with torch.no_grad():
-            return tensor.copy_(stand_in(seed, tensor.shape, float(val)))
+            return tensor.copy_(nonconstant_values(seed, tensor.shape, float(val)))
 
     def reset_running_stats(norm: Any) -> None:
         if norm.track_running_stats:
@@ -87,17 +88,18 @@ def under_seed(seed: int) -> Iterator[None]:
 
 
 def replace_constants(model: nn.Module, seed: int) -> None:
-    """For a model that exists already: replace its constant parameters in place."""
+    """Replace the constant parameters of an existing model in place."""
     with torch.no_grad():
         for tensor in model.parameters():
             if (value := constant_of(tensor)) is not None:
-                tensor.copy_(stand_in(seed, tensor.shape, value))
+                tensor.copy_(nonconstant_values(seed, tensor.shape, value))
 
 
-def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"]:
-    """Copy the reference's state into a model that has all its names and shapes; leave any other as its seed made it.
+def load_reference_state(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"]:
+    """Copy the reference's state into a model with the same names and shapes; else keep the seeded values.
 
-    Integers may be missing: many are counters or positions that a kernel has no use for. Of tied ones, one will do.
+    Integer tensors may be missing: many are counters or positions that a kernel does not need. Of tied
+    parameters, one is enough.
     """
     if not state:
         return "none"
@@ -106,8 +108,8 @@ def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"
     )
     fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
     needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
-    there = {_place(state[name]) for name in fitting}
-    if not fitting or any(_place(state[name]) not in there for name in needed):
+    there = {_storage_key(state[name]) for name in fitting}
+    if not fitting or any(_storage_key(state[name]) not in there for name in needed):
         return "by seed"
     with torch.no_grad():
         for name in fitting:
@@ -115,5 +117,5 @@ def give(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"
     return "by name"
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
+def _storage_key(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:
     return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.shape

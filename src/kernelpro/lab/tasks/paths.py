@@ -1,29 +1,31 @@
-"""Modules that are not installed: where whoever asks finds them, a reference finds them too. Candidates do not."""
+"""Import paths of modules that are not installed: references can import from them, candidates cannot."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-NAME = "KERNELPRO_PATHS"
+PATHS_VARIABLE = "KERNELPRO_PATHS"
 
 
-def told() -> dict[str, str]:
-    """For the environment of a worker: the script's folder, and what was added to the path."""
+def worker_environment() -> dict[str, str]:
+    """Variables for a worker: the script's folder and other entries of sys.path outside the installation."""
     installed = (f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
     found = dict.fromkeys(os.path.abspath(path) for path in sys.path)
     return {
-        NAME: os.pathsep.join(
+        PATHS_VARIABLE: os.pathsep.join(
             path for path in found if os.path.isdir(path) and not path.startswith(installed)
         )
     }
 
 
-def passed_on() -> dict[str, str]:
-    """For the environment of a reference's own process: what its worker was told."""
-    return {NAME: os.environ.get(NAME, "")}
+def child_environment() -> dict[str, str]:
+    """Variables for a reference's process: those of its worker."""
+    return {PATHS_VARIABLE: os.environ.get(PATHS_VARIABLE, "")}
 
 
-def use() -> None:
-    """After all others: nothing that is installed is hidden."""
-    sys.path += [path for path in os.environ.get(NAME, "").split(os.pathsep) if path and path not in sys.path]
+def extend_sys_path() -> None:
+    """Append the paths to sys.path, after all installed packages."""
+    sys.path += [
+        path for path in os.environ.get(PATHS_VARIABLE, "").split(os.pathsep) if path and path not in sys.path
+    ]

@@ -1,4 +1,4 @@
-"""A task brought to life: its model, its inputs, at any precision, on one device."""
+"""A loaded task: its model and inputs on one device, at any precision."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16:
 """Significant bits of each floating type."""
 
 
-def widened(own: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
-    """What a tensor of type `own` becomes where floating ones become `dtype`: complex ones keep both their parts."""
+def widened_dtype(own: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of a converted tensor: floating-point types become `dtype`, complex ones its complex
+    counterpart."""
     if dtype is None or not (own.is_floating_point or own.is_complex):
         return own
     return dtype.to_complex() if own.is_complex else dtype
 
 
 class Reference:
-    """The task's model and inputs. `seed` decides the parameters; inputs have seeds of their own."""
+    """A task's model and inputs. `seed` determines the parameters; inputs have their own seeds."""
 
     def __init__(self, task: Task, device: str, seed: int):
         self.task, self.device, self.seed = task, device, seed
@@ -43,9 +44,9 @@ class Reference:
             self._get_init_inputs = getattr(self._module, "get_init_inputs", list)
         else:
             self._payload = _load_payload(task, self._module)
-        self.init_inputs = self._guarded("get_init_inputs", self._make_init)
-        self._guarded("init_inputs", lambda: tree.pack(self.init_inputs, []))
-        self._built = self._guarded(task.entry, self._build)
+        self.init_inputs = self._reporting_errors("get_init_inputs", self._make_init)
+        self._reporting_errors("init_inputs", lambda: tree.flatten(self.init_inputs, []))
+        self._model = self._reporting_errors(task.entry, self._build)
 
     def _callable(self, name: str) -> Any:
         found = getattr(self._module, name, None)
@@ -56,7 +57,7 @@ class Reference:
             )
         return found
 
-    def _guarded(self, what: str, make: Any) -> Any:
+    def _reporting_errors(self, what: str, make: Any) -> Any:
         try:
             return make()
         except BadInput:
@@ -82,59 +83,63 @@ class Reference:
             model = self._payload["module"]
             parameters.replace_constants(model, self.seed)
         else:
-            with torch.no_grad(), parameters.under_seed(self.seed):
+            with torch.no_grad(), parameters.seeded_build(self.seed):
                 model = self._entry(*self.init_inputs)
             if not isinstance(model, nn.Module):
                 raise BadInput(f"task {self.task.name}: {self.task.entry} is not a torch.nn.Module")
         model.train(self.task.mode == "train").requires_grad_(False)
         return model
 
-    def differs_from_asker(self) -> str:
-        """Why a live object is not what it was where it was given: by its outputs for the examples. Empty where it is, or is
-        random."""
+    def example_mismatch(self) -> str:
+        """How the outputs of a live object for its examples differ from those where it was packed.
+
+        Empty if they agree or are random.
+        """
         if not self.task.outputs:
             return ""
         content = _load_payload(self.task, self._module)
         model = (
-            self._moved(content["module"], None)
+            self._to_device(content["module"], None)
             if self.task.form == "module"
             else getattr(self._module, self.task.entry)
         )
         leaves: list[torch.Tensor] = []
-        form = tree.pack(content["inputs"], leaves)
+        form = tree.flatten(content["inputs"], leaves)
 
         def call() -> Any:
-            return model(*tree.unpack(form, [leaf.to(self.device, copy=True) for leaf in leaves]))
+            return model(*tree.unflatten(form, [leaf.to(self.device, copy=True) for leaf in leaves]))
 
         with torch.no_grad():
-            found, again = (examples.told(self._guarded(self.task.entry, call)) for _ in range(2))
-        is_random = bool(examples.difference(found, again))
-        return "" if is_random else examples.difference(examples.loads(self.task.outputs), found)
+            found, again = (
+                examples.sample_outputs(self._reporting_errors(self.task.entry, call)) for _ in range(2)
+            )
+        is_random = bool(examples.describe_difference(found, again))
+        return "" if is_random else examples.describe_difference(examples.loads(self.task.outputs), found)
 
-    def is_made_of_init_inputs(self) -> bool:
-        """Whether a class that is constructed with them has the weights of this model, by name and shape."""
+    def can_rebuild_from_init_inputs(self) -> bool:
+        """Whether its class, constructed with the init inputs, has the same weights by name and shape."""
         if self.task.form != "module":
             return True
         try:
-            made = type(self._built)(*self.init_inputs).state_dict()
-        except Exception:  # whatever a constructor raises that gets something else than it wants
+            made = type(self._model)(*self.init_inputs).state_dict()
+        except Exception:  # a constructor with wrong arguments may raise anything
             return False
         return {name: t.shape for name, t in made.items()} == {
-            name: t.shape for name, t in self._built.state_dict().items()
+            name: t.shape for name, t in self._model.state_dict().items()
         }
 
     def state(self) -> parameters.State:
         """Parameters and buffers by name, on the CPU."""
-        return {name: tensor.detach().cpu() for name, tensor in self._built.state_dict().items()}
+        return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
 
     def model(self, dtype: torch.dtype | None = None) -> nn.Module:
-        """A fresh copy on the device; with `dtype`, all its floating tensors converted, plain attributes too."""
-        again = self.task.form == "kernelbench" and _is_held_by_functions(self._built)
-        return self._moved(self._build() if again else copy.deepcopy(self._built), dtype)
+        """A fresh copy on the device; with `dtype`, all floating-point tensors are converted."""
+        again = self.task.form == "kernelbench" and _has_closures(self._model)
+        return self._to_device(self._build() if again else copy.deepcopy(self._model), dtype)
 
-    def _moved(self, model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    def _to_device(self, model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(self.device, widened(tensor.dtype, dtype))
+            return tensor.to(self.device, widened_dtype(tensor.dtype, dtype))
 
         for part in model.modules():
             for name, value in list(vars(part).items()):
@@ -142,25 +147,26 @@ class Reference:
                     setattr(part, name, cast(value))
         return model._apply(cast)  # type: ignore[no-untyped-call, no-any-return]
 
-    def inputs(self, seed: int) -> tuple[tree.Form, list[torch.Tensor]]:
-        """The form and the tensors of one set of inputs, made on the device from the seed."""
+    def inputs(self, seed: int) -> tuple[tree.TreeSpec, list[torch.Tensor]]:
+        """The spec and the tensors of one set of inputs, created on the device from the seed."""
         parameters.seed_everything(seed)
         if self.task.form == "kernelbench":
             with torch.device(self.device):
-                values = self._guarded("get_inputs", self._get_inputs)
+                values = self._reporting_errors("get_inputs", self._get_inputs)
         else:
-            values = _resampled(self._payload["inputs"], self.device)
+            values = _shuffled(self._payload["inputs"], self.device)
         leaves: list[torch.Tensor] = []
-        form = self._guarded("get_inputs", lambda: tree.pack(list(values), leaves))
+        form = self._reporting_errors("get_inputs", lambda: tree.flatten(list(values), leaves))
         return form, [leaf.detach().to(self.device) for leaf in leaves]
 
     def dtype(self) -> torch.dtype:
-        """The floating type of the task: of its parameters, else of its inputs."""
-        found = [t.dtype for t in self._built.state_dict().values() if t.is_floating_point()]
+        """The floating-point dtype of the task: of its parameters, else of its inputs."""
+        found = [t.dtype for t in self._model.state_dict().values() if t.is_floating_point()]
         found += [t.dtype for t in self.inputs(0)[1] if t.is_floating_point()]
         return found[0] if found else torch.float32
 
     def precision(self) -> Precision:
+        """The precision that candidates may use; see `Task.precision`."""
         if self.task.precision:
             return self.task.precision
         if self.dtype() != torch.float32:
@@ -168,8 +174,8 @@ class Reference:
         return "tf32" if self.device == "cuda" else "fp32"
 
 
-def _is_held_by_functions(model: nn.Module) -> bool:
-    """Whether one of its attributes is a function that may hold parts of the model, and would hold the same ones in a copy."""
+def _has_closures(model: nn.Module) -> bool:
+    """Whether an attribute is a closure: a deep copy would share the model's parts that it references."""
     values = (value for part in model.modules() for value in vars(part).values())
     return any(isinstance(value, FunctionType) and value.__closure__ for value in values)
 
@@ -189,7 +195,7 @@ class _Function(nn.Module):
 
 
 def load_source(task: Task) -> ModuleType:
-    """Import the task's text as a module of its own, from a real file so that inspect and the compiler can read it."""
+    """Import the task's source as a module, from a real file that inspect and the compiler can read."""
     name = f"kernelpro_task_{task.id}"
     if name in sys.modules:
         return sys.modules[name]
@@ -218,7 +224,7 @@ def load_source(task: Task) -> ModuleType:
 
 
 def unload(task: Task) -> None:
-    """Let the task's module go, with its file; what holds its classes keeps them."""
+    """Remove the task's module and its file; existing objects keep their classes."""
     if module := sys.modules.pop(f"kernelpro_task_{task.id}", None):
         module.__dict__["__kernelpro_folder__"].cleanup()
 
@@ -227,7 +233,7 @@ def unload(task: Task) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds classes of the task's own file in the module that was loaded from it."""
+    """Looks up classes of the task's file in the module that was loaded from it."""
 
     def __init__(self, data: bytes, home: ModuleType):
         super().__init__(io.BytesIO(data))
@@ -257,13 +263,13 @@ def _load_payload(task: Task, module: ModuleType) -> dict[str, Any]:
     return dict(content)
 
 
-def _resampled(examples: list[Any], device: str) -> Any:
-    """Fresh values with the examples' distribution: every tensor's elements in a new random order."""
+def _shuffled(examples: list[Any], device: str) -> Any:
+    """Fresh values with the examples' distribution: the elements of each tensor in random order."""
 
     def shuffle(leaf: torch.Tensor) -> torch.Tensor:
         flat = leaf.detach().to(device).flatten()
         return flat[torch.randperm(flat.numel(), device=device)].reshape(leaf.shape)
 
     leaves: list[torch.Tensor] = []
-    form = tree.pack(list(examples), leaves)
-    return tree.unpack(form, [shuffle(leaf) for leaf in leaves])
+    form = tree.flatten(list(examples), leaves)
+    return tree.unflatten(form, [shuffle(leaf) for leaf in leaves])

@@ -1,4 +1,4 @@
-"""The least work a task needs: bytes that must move and operations that must be done, from the operator graph."""
+"""The least work of a task: bytes that must move and operations that must run, from its operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from kernelpro.lab import tree
-from kernelpro.lab.tasks.reads import Reads, tensors
+from kernelpro.lab.operator_mode import OperatorMode
+from kernelpro.lab.tasks.reads import ReadTracker, tensors
 from kernelpro.lab.tasks.reference import Reference
-from kernelpro.lab.watcher import Watcher
 from kernelpro.records import Work
 
 
@@ -22,13 +22,13 @@ class Operator:
     name: str
     flops: float
     nbytes: int
-    """Read and written by it alone."""
+    """Bytes of its arguments and results."""
 
 
-class _Counter(Watcher):
-    """Counts matrix products (those with sparse operands by what is not zero) and the elements of everything else."""
+class _WorkCounter(OperatorMode):
+    """Counts the FLOPs of matrix products (zeros excluded) and the output elements of all other operators."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: ReadTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._reads = reads
         self.flops = self.elements = 0.0
@@ -50,7 +50,7 @@ class _Counter(Watcher):
         else:
             work = float(sum(t.numel() for t in tensors(result)))
             self.elements += work
-        self._reads.see(function, args, kwargs or {}, result)
+        self._reads.record(function, args, kwargs or {}, result)
         touched = sum(t.numel() * t.element_size() for t in (*tensors(args), *tensors(result)))
         self.operators.append(Operator(function._overloadpacket.__name__, work, touched))
         return result
@@ -60,11 +60,11 @@ def count(reference: Reference, seed: int) -> tuple[Work, tuple[Operator, ...]]:
     """Run the reference once; return the work of the call and its operators in order, without views."""
     form, leaves = reference.inputs(seed)
     model = reference.model()
-    reads = Reads(leaves, list(model.state_dict().values()))
-    counter = _Counter(reads)
+    reads = ReadTracker(leaves, list(model.state_dict().values()))
+    counter = _WorkCounter(reads)
     with torch.no_grad(), counter:
-        result = model(*tree.unpack(form, leaves))
+        result = model(*tree.unflatten(form, leaves))
     outputs: list[torch.Tensor] = []
-    tree.pack(result, outputs)
+    tree.flatten(result, outputs)
     read, written = reads.read_bytes(), reads.written_bytes(outputs)
     return Work(read, written, counter.flops, counter.elements), tuple(counter.operators)

@@ -41,7 +41,7 @@ from kernelpro.pools.spool.entries import (
 )
 from kernelpro.records import BadInput, Record
 
-_Entry = TypeVar("_Kind", JobEntry, ResultEntry)
+_Entry = TypeVar("_Entry", JobEntry, ResultEntry)
 MAX_ATTEMPTS = 5
 """A worker outlives what it runs; so these were machines that failed, or a job that brings machines down."""
 _SUBFOLDERS = ("jobs", "results", "leases", "hardware", "workers", "quarantine")
