@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from quick_judge import QuickJudge
 
-    from kernelpro.lab.jobs import Worker
+    from kernelpro.lab.jobs import JobRunner
     from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -164,16 +164,16 @@ def launcher() -> Iterator[SandboxLauncher]:
 
 
 @pytest.fixture(scope="session")
-def worker(launcher: SandboxLauncher) -> Iterator[Worker]:
-    from kernelpro.lab.jobs import Worker
+def worker(launcher: SandboxLauncher) -> Iterator[JobRunner]:
+    from kernelpro.lab.jobs import JobRunner
 
-    worker = Worker(launcher, lambda record: None)
+    worker = JobRunner(launcher, lambda record: None)
     yield worker
     worker.close()
 
 
 @pytest.fixture(scope="session")
-def quick_judge(worker: Worker) -> QuickJudge:
+def quick_judge(worker: JobRunner) -> QuickJudge:
     from quick_judge import QuickJudge
 
     return QuickJudge(worker)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.records import Candidate, Job, Options, Precision, Target, Task, Verdict
 
 
 class QuickJudge:
     """Judges one candidate quickly, with the eager baseline only."""
 
-    def __init__(self, worker: Worker):
+    def __init__(self, worker: JobRunner):
         self._worker = worker
 
     def judge(self, task: Task, candidate: Candidate, target: Target = "cpu", **options: object) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.records import Candidate, Job, Options, ProbeData, Progress, Record, Status, Task, Verdict
 
@@ -14,7 +14,7 @@ NOBODY_MS, ANYBODY_MS = 1e-6, 1e9
 """Limits that no call and that every call keeps."""
 
 
-def judged(worker: Worker, candidate: str, give_up_ms: float) -> Verdict:
+def judged(worker: JobRunner, candidate: str, give_up_ms: float) -> Verdict:
     options = Options(effort="quick", baselines=("eager_fp32",), give_up_ms=give_up_ms)
     result = worker.run(
         Job(
@@ -39,7 +39,7 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
         assert isinstance(record, Progress)
         stages.append(record.stage)
 
-    worker = Worker(launcher, tell)
+    worker = JobRunner(launcher, tell)
     try:
         free, kept, stopped = (judged(worker, "good.py", limit) for limit in (0.0, ANYBODY_MS, NOBODY_MS))
         wrong = judged(worker, "nan.py", NOBODY_MS)
@@ -47,16 +47,16 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
         worker.close()
     assert [verdict.status for verdict in (free, kept, stopped)] == [Status.PASSED] * 3
     assert NOTE not in free.notes and NOTE not in kept.notes and NOTE in stopped.notes
-    rounds = [verdict.measurement["rounds"] for verdict in (free, kept, stopped)]
+    rounds = [verdict.measurement.rounds for verdict in (free, kept, stopped)]
     assert rounds[0] == rounds[1] > rounds[2] == 10
-    verified = [verdict.measurement["verified_calls"] for verdict in (free, stopped)]
+    verified = [verdict.measurement.verified_calls for verdict in (free, stopped)]
     assert verified[0] - verified[1] == rounds[0] - rounds[2]
     assert stopped.times["candidate"].value > 0 and stopped.speedup and stopped.faster
     assert wrong.status is Status.WRONG
     assert stages.count("loading the reference") == 1
 
 
-def test_a_probe_without_baselines_times_nothing_and_leaves_nothing_half_ready(worker: Worker) -> None:
+def test_a_probe_without_baselines_times_nothing_and_leaves_nothing_half_ready(worker: JobRunner) -> None:
     task, none = Task.from_file(BAD / "task.py"), Options(effort="quick", baselines=())
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=none))
     assert (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from quick_judge import QuickJudge
 
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec, check_structure, describe_structure
 from kernelpro.records import Candidate, Job, Options, Status, Task
 
@@ -88,7 +88,7 @@ def test_outputs_in_the_same_structure_pass(quick_judge: QuickJudge, returns: st
         (task("y if exit(4) else z"), "task nested: the reference called sys.exit(4)"),
     ],
 )
-def test_a_task_that_calls_sys_exit_is_bad_input(worker: Worker, broken: Task, words: str) -> None:
+def test_a_task_that_calls_sys_exit_is_bad_input(worker: JobRunner, broken: Task, words: str) -> None:
     options = Options(effort="quick", baselines=("eager_fp32",))
     result = worker.run(Job("test", "judge", broken, candidate("y"), "cpu", options))
     assert result.verdict is None and result.error == words

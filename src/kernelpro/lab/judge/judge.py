@@ -46,7 +46,7 @@ from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
-from kernelpro.records import Candidate, Energy, Options, Status, Verdict
+from kernelpro.records import Candidate, Energy, Measurement, Options, Status, Verdict
 
 _AS_GIVEN_CALLS = 3
 """Verification calls on inputs as given; every other distribution gets one."""

@@ -95,7 +95,9 @@ def measurement(
         rounds=len(rounds.samples["candidate"]),
         discarded_rounds=rounds.discarded,
         against=decision.anchor,
-        own_ms={kind: {name: rounds.median_ms(name, kind) for name in rounds.samples} for kind in rounds.kinds},
+        own_ms={
+            kind: {name: rounds.median_ms(name, kind) for name in rounds.samples} for kind in rounds.kinds
+        },
         input_write_ms={name: rounds.input_write_ms(name) for name in rounds.samples},
         hidden_ms=statistics.hidden,
         hidden_sealed_ms=statistics.hidden_sealed,
