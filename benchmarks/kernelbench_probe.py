@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from kernelpro.records import Options  # noqa: E402
-from kernelpro.suites import asking, probing, problems  # noqa: E402
-from kernelpro.suites.ledger import Entry  # noqa: E402
+from kernelpro.suites import judging, probe, problems  # noqa: E402
+from kernelpro.suites.results_log import LoggedResult  # noqa: E402
 
 LEVELS = (1, 2, 3)
 LARGE = 1 << 30
@@ -62,7 +62,7 @@ def probe(chosen: argparse.Namespace, part: str, level: int, ids: Iterable[int])
         str(chosen.kernelbench),
         "--probe",
         "--quick",
-        "--baseline=none",
+        *(f"--no-baseline={name}" for name in ("eager_fp32", "eager_tf32", "compile")),
     ]
     command += ["--target", chosen.target, "--out", str(folder), "--format", "json", "--retry"]
     command += ["--ids", ",".join(map(str, ids)), f"--level={level}"]
@@ -121,13 +121,13 @@ def watch(running: list[Chain], home: Path, total: int, until: float) -> None:
             chain.process.wait()
 
 
-def answered(home: Path) -> dict[str, Entry]:
+def answered(home: Path) -> dict[str, LoggedResult]:
     """The last answer to each question, whichever process gave it; an error only where there is nothing better."""
-    found: dict[str, Entry] = {}
+    found: dict[str, LoggedResult] = {}
     for path in sorted(home.glob("*/results.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
-                entry = Entry.from_json(json.loads(line))
+                entry = LoggedResult.from_json(json.loads(line))
             except ValueError:
                 continue  # cut short
             if entry.key not in found or entry.result.error is None:
@@ -176,9 +176,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write everything here, as JSON")
     chosen = parser.parse_args()
     until = time.monotonic() + chosen.seconds
-    there = problems.find(str(chosen.kernelbench), (), "", chosen.target)
+    there = problems.find_problems(str(chosen.kernelbench), (), "", chosen.target)
     every = [problem for problem in there if problem.level in LEVELS]
-    keys = {(p.level, p.number): [asking.Question(p, chosen.target, OPTIONS).key] for p in every}
+    keys = {(p.level, p.number): [judging.BenchJob(p, chosen.target, OPTIONS).key] for p in every}
 
     def missing() -> list[problems.Problem]:
         known = {key for key, entry in answered(chosen.home).items() if entry.result.error is None}
@@ -197,7 +197,7 @@ def main() -> None:
     watch([chain("large", large), *shares], chosen.home, len(every), until)
     if time.monotonic() < until:  # they may have been in each other's way
         watch([chain("alone", missing())], chosen.home, len(every), until)
-    found = probing.probed(every, keys, answered(chosen.home))
+    found = probe.probe_rows(every, keys, answered(chosen.home))
     told = ("problem", "task", "scorable", "reason", "precision")
     rows = [
         {name: row.to_json()[name] for name in told} | {"published": published(problem.level, problem.number)}

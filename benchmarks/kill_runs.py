@@ -75,7 +75,7 @@ def write_candidates(folder: Path, count: int) -> None:
 
 
 def command(home: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "kernelpro", *words, "--home", str(home), "--json"]
+    return [sys.executable, "-m", "kernelpro", *words, "--runs-dir", str(home), "--json"]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -144,7 +144,7 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
         ),  # type: ignore[arg-type]
         (
             lambda: api.judge(Quantised(), Candidate(KERNEL), [torch.randn(4, 64)], init_inputs=[Path()]),
-            "a PosixPath can be neither",
+            "a PosixPath cannot be an input or output",
         ),
     ],
 )
@@ -164,9 +164,9 @@ def test_tied_weights_fit_one_name_or_both() -> None:
     given = Tied().state_dict()
     one = torch.nn.Module()
     one.first = torch.nn.Linear(64, 64)
-    assert parameters.give(one, given) == parameters.give(Tied(), given) == "by name"
+    assert parameters.load_reference_state(one, given) == parameters.load_reference_state(Tied(), given) == "by name"
     apart = {name: tensor.clone() for name, tensor in given.items()}
-    assert parameters.give(one, apart) == "by seed"
+    assert parameters.load_reference_state(one, apart) == "by seed"
 
 
 def test_a_script_without_a_guard_is_told_and_leaves_nothing(tmp_path: Path) -> None:

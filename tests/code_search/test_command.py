@@ -1,4 +1,4 @@
-"""`kernelpro search`, from the arguments to what is printed."""
+"""`kernelpro code-search`, from the arguments to what is printed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.cli.code_search import Wanted, run
+from kernelpro.cli.code_search import search_code
+from kernelpro.cli.commands.code_search import CodeSearchOptions
 from kernelpro.code_search import SourceTree
 from kernelpro.records import BadInput
 
 
 def ask(
-    where: str,
-    json_lines: bool = False,
+    tree: str,
+    json: bool = False,
     regex: bool = False,
     exact: bool = False,
     glob: str = "",
-    **wanted: str,
+    **question: str,
 ) -> int:
-    return run(Wanted(**wanted), where, regex, exact, glob, 10, json_lines)
+    options = CodeSearchOptions(tree=tree, json=json, regex=regex, exact=exact, glob=glob, **question)  # type: ignore[arg-type]
+    return search_code(options)
 
 
 def test_a_folder_needs_no_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +56,7 @@ def test_json_rows_hold_what_the_text_shows(tree: SourceTree, capsys: pytest.Cap
         {"definition": "run"},
         {"uses": "load_tile"},
     ):
-        assert ask("small", json_lines=True, **wanted) == 0
+        assert ask("small", json=True, **wanted) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert rows and all(row["path"] for row in rows)
 
@@ -77,8 +79,8 @@ def test_trees_are_added_listed_and_removed(root: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"query": "x", "uses": "y"}, "give one of query, uses"),
-        ({"query": "x", "glob": "*.h"}, "--glob goes with"),
+        ({"query": "x", "uses": "y"}, "give only one of query, uses"),
+        ({"query": "x", "glob": "*.h"}, "--glob needs"),
         ({"add": "mine"}, "give NAME=PATH"),
         ({"outline": "missing.cu"}, "no such file"),
         ({"definition": "missing"}, "not defined"),
