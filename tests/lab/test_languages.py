@@ -58,7 +58,7 @@ def test_calls_that_cannot_work_say_why() -> None:
         lib.fail("three")
     with pytest.raises(runtime.LaunchError, match="fail returned error code 3"):
         lib.fail(3)
-    with pytest.raises(AttributeError, match="there are: twice, fail, scale"):
+    with pytest.raises(AttributeError, match="the library has twice, fail, scale"):
         _ = lib.thrice
 
 

@@ -338,7 +338,7 @@ def test_functions_that_help_two_kernels_under_one_name_do_not_meet() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("async_compile.triton(", "async_compile.cutlass(", "kind that cannot be written down"),
+        ("async_compile.triton(", "async_compile.cutlass(", "an unsupported kind"),
         ("triton_poi_fused_add_0.run(", "self.partitions[0](", "uses self"),
         ("buf0 = empty_strided_cuda", "buf0 = somewhere_else", "uses somewhere_else"),
         ("            del arg0_1\n", "            aten.bernoulli_(buf0)\n", "random numbers"),

@@ -42,7 +42,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     results = {answer["job"]: answer for answer in answers if answer["type"] == "result"}
-    assert "is no job" in results[""]["error"]
+    assert "is not a job" in results[""]["error"]
     assert results["e"]["data"]["torch"] and results["e"]["data"]["sandbox"]
     assert results["m"]["error"].startswith("task large: the device's memory is too small for it")
     assert results["b"]["data"]["status"] == "build_failed"

@@ -89,11 +89,11 @@ class JobRunner:
         """Hold the device exclusively and count the seconds."""
         target = self._target(job)
         with exclusive(_device_lock_name(target), self._reporter(job)):
-            begun = time.monotonic()
+            start = time.monotonic()
             try:
                 yield
             finally:
-                self._device_seconds += time.monotonic() - begun
+                self._device_seconds += time.monotonic() - start
 
     def _run(self, job: Job) -> Result:
         try:
@@ -113,8 +113,8 @@ class JobRunner:
                 self._prepare_candidate(job)
             with self._device_held(job):
                 return self._run_on_device(job)
-        except DuplicateMachineCode as twin:
-            return Result(job.id, data=JudgeData(same_as=str(twin)))
+        except DuplicateMachineCode as duplicate:
+            return Result(job.id, data=JudgeData(same_as=str(duplicate)))
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
         except torch.OutOfMemoryError:
@@ -186,9 +186,9 @@ class JobRunner:
         """The verdict, with the location of an illegal memory access if the job asks for it."""
         if not (job.sanitize and job.candidate and bench.target == "cuda" and is_memory_fault(verdict)):
             return Result(job.id, verdict=verdict)
-        place = locate_error(bench, job.candidate, self._reporter(job))
+        line = locate_error(bench, job.candidate, self._reporter(job))
         return Result(
-            job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{place}") if place else verdict
+            job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{line}") if line else verdict
         )
 
     def _run_tuning(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
@@ -198,11 +198,9 @@ class JobRunner:
         except BadInput as error:
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
         judge = _VariantJudge(self, job, self._reporter(job))
-        dice = random.Random(candidate.id)
+        rng = random.Random(candidate.id)
         try:
-            tuning_result = tune(
-                candidate.source, verdict, judge, job.tune_points, dice, lookahead=_LOOKAHEAD
-            )
+            tuning_result = tune(candidate.source, verdict, judge, job.tune_points, rng, lookahead=_LOOKAHEAD)
         except BadInput as error:  # a throttled device or a failed baseline; the first verdict stands
             self.release_task()
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
@@ -232,12 +230,12 @@ class JobRunner:
 
     def _reporter(self, job: Job) -> Callable[[str], None]:
         """A callback that reports each new stage, and an unchanged one every few seconds as a heartbeat."""
-        last, told = "", 0.0
+        last, last_time = "", 0.0
 
         def report(stage: str) -> None:
-            nonlocal last, told
-            if stage != last or time.monotonic() - told > _REPEAT_SECONDS:
-                last, told = stage, time.monotonic()
+            nonlocal last, last_time
+            if stage != last or time.monotonic() - last_time > _REPEAT_SECONDS:
+                last, last_time = stage, time.monotonic()
                 self._write(Progress(job.id, stage))
 
         return report
@@ -259,7 +257,7 @@ class JobRunner:
     def _key_for(self, job: Job) -> Any:
         """Identifies the bench that a job needs."""
         assert job.task
-        how = replace(
+        relevant = replace(
             job.options,
             disabled_tripwires=(),
             min_own_share=0.0,
@@ -268,7 +266,7 @@ class JobRunner:
             energy=False,
             energy_baseline="",
         )
-        return job.task.id, self._target(job), how.dumps(), _is_timed(job)
+        return job.task.id, self._target(job), relevant.dumps(), _is_timed(job)
 
     def _warm_judge(self, job: Job, bench: Bench) -> Judge:
         if self._judge is None:

@@ -94,10 +94,10 @@ def cpu_facts() -> dict[str, str]:
     except OSError:
         return {}
     rows = (row.partition(":") for row in text.splitlines())
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, _, value in rows:
-        found.setdefault(key.strip().lower(), value.strip())
-    return found
+        values.setdefault(key.strip().lower(), value.strip())
+    return values
 
 
 def vector_extensions(facts: Mapping[str, str]) -> str:
@@ -121,7 +121,7 @@ def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
 
     `L1 64 KiB a core, L2 1 MiB a core, L3 32 MiB shared by 2; lines of 64 bytes`
     """
-    found, line = {}, ""
+    levels, line = {}, ""
     try:
         for place in root.glob("index*"):
             level, kind, size, line, sharing = (
@@ -133,21 +133,23 @@ def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:
                 users = sum(span[-1] - span[0] + 1 for span in spans)
                 kib = int(size.removesuffix("K"))
                 amount = f"{kib >> 10} MiB" if kib >= 1024 and kib % 1024 == 0 else f"{kib} KiB"
-                found[level] = f"L{level} {amount} " + (f"shared by {users}" if users > 1 else "a core")
+                levels[level] = f"L{level} {amount} " + (f"shared by {users}" if users > 1 else "a core")
     except (OSError, ValueError):
         return ""
-    return ", ".join(found[level] for level in sorted(found)) + f"; lines of {line} bytes" if found else ""
+    return ", ".join(levels[level] for level in sorted(levels)) + f"; lines of {line} bytes" if levels else ""
 
 
 def gpus() -> list[Gpu]:
     """The visible NVIDIA GPUs, in the order of CUDA_VISIBLE_DEVICES."""
-    found = _all_gpus()
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return found
+    all_gpus = _all_gpus()
+    selection = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if selection is None:
+        return all_gpus
     chosen = []
-    for entry in filter(None, map(str.strip, wanted.split(","))):
-        match = [gpu for index, gpu in enumerate(found) if entry == str(index) or gpu.uuid.startswith(entry)]
+    for entry in filter(None, map(str.strip, selection.split(","))):
+        match = [
+            gpu for index, gpu in enumerate(all_gpus) if entry == str(index) or gpu.uuid.startswith(entry)
+        ]
         if not match:  # as in CUDA, entries after an invalid one are invisible
             break
         chosen += match[:1]
@@ -162,7 +164,7 @@ def _all_gpus() -> list[Gpu]:
     count = ctypes.c_uint()
     if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
         return []
-    found = []
+    gpus_found = []
     for index in range(count.value):
         handle, name, uuid = (
             ctypes.c_void_p(),
@@ -175,5 +177,5 @@ def _all_gpus() -> list[Gpu]:
             or nvml.nvmlDeviceGetUUID(handle, uuid, _MAX_TEXT)
         )
         if not failed:
-            found.append(Gpu(uuid.value.decode(), name.value.decode()))
-    return found
+            gpus_found.append(Gpu(uuid.value.decode(), name.value.decode()))
+    return gpus_found

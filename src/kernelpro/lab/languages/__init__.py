@@ -72,9 +72,11 @@ class CandidateSource:
         if "*" in self._aliases:  # a name may come from any star import
             names |= {f"{module}.{name}" for module in self._modules for name in names}
         names |= self._modules
-        every = registry()
-        found = {key: language for key, language in every.items() if any(map(language.marker.match, names))}
-        return found or {"torch": every["torch"]}
+        all_languages = registry()
+        used = {
+            key: language for key, language in all_languages.items() if any(map(language.marker.match, names))
+        }
+        return used or {"torch": all_languages["torch"]}
 
 
 def registry() -> dict[str, Language]:
@@ -91,8 +93,8 @@ def detect(source: str) -> Language:
 
 def own_kernels(source: str) -> set[str]:
     """Identifiers of all kernels that the source defines, in all its languages."""
-    read = CandidateSource(source)
-    return {name for language in read.languages().values() for name in language.kernels(read)}
+    parsed = CandidateSource(source)
+    return {name for language in parsed.languages().values() for name in language.kernels(parsed)}
 
 
 _PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)

@@ -20,18 +20,18 @@ def compiler() -> str | None:
 
 def command(flags: Sequence[str] = ()) -> list[str]:
     """The compiler command without input and output."""
-    found = compiler()
-    if found is None:
+    path = compiler()
+    if path is None:
         raise BuildError(missing() or "no C++ compiler")
     native = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-    return [found, "-std=c++17", "-O3", native, "-fopenmp", "-shared", "-fPIC", *flags]
+    return [path, "-std=c++17", "-O3", native, "-fopenmp", "-shared", "-fPIC", *flags]
 
 
 def cpp(source: str, flags: Sequence[str] = ()) -> Library:
     """Build C++ source with `extern "C"` functions; return its library."""
-    asked = command(flags)
+    build_command = command(flags)
     signatures(source)
-    return Library(build("cpp", source, ".cpp", asked), source, None)
+    return Library(build("cpp", source, ".cpp", build_command), source, None)
 
 
 def missing() -> str | None:

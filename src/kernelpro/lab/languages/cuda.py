@@ -25,8 +25,8 @@ def nvcc() -> str | None:
 @lru_cache
 def architecture() -> str:
     """The architecture to build for, such as `90a`: KERNELPRO_CUDA_ARCH if set, else that of the GPU."""
-    if given := os.environ.get("KERNELPRO_CUDA_ARCH"):
-        return given
+    if override := os.environ.get("KERNELPRO_CUDA_ARCH"):
+        return override
     import torch
 
     if not torch.cuda.is_available():

@@ -15,8 +15,8 @@ from kernelpro.lab.languages.native import BuildError, Library, build, signature
 
 def cutlass_root() -> Path | None:
     """The root of the CUTLASS sources: the folder with include/cute."""
-    if given := os.environ.get("KERNELPRO_CUTLASS"):
-        path = Path(given)
+    if override := os.environ.get("KERNELPRO_CUTLASS"):
+        path = Path(override)
         return path if (path / "include/cute").is_dir() else None
     spec = importlib.util.find_spec("cutlass_library")
     for folder in (spec.submodule_search_locations or []) if spec else []:

@@ -86,7 +86,7 @@ class Signature:
 
 def signatures(source: str) -> dict[str, Signature]:
     """Every function declared `extern "C"` in the source, by name."""
-    found = {}
+    functions = {}
     for match in _EXTERN.finditer(_COMMENT.sub(" ", source)):
         params = []
         for text in filter(None, (p.strip() for p in match["params"].split(","))):
@@ -94,12 +94,12 @@ def signatures(source: str) -> dict[str, Signature]:
                 continue
             params.append(_parameter(text, match["name"]))
         returns = _QUALIFIER.sub("", match["ret"]).strip()
-        found[match["name"]] = Signature(match["name"], returns in _STATUS_TYPES, tuple(params))
-    if not found:
+        functions[match["name"]] = Signature(match["name"], returns in _STATUS_TYPES, tuple(params))
+    if not functions:
         raise BuildError(
             'no extern "C" function in the source: declare a launcher such as extern "C" int launch(...)'
         )
-    return found
+    return functions
 
 
 def _parameter(text: str, function: str) -> Parameter:
@@ -122,8 +122,8 @@ def _parameter(text: str, function: str) -> Parameter:
 
 def build_directory() -> Path:
     """The folder of built libraries: private to the candidate inside the judge, else the user's cache."""
-    given = os.environ.get("KERNELPRO_BUILD_DIR")
-    path = Path(given) if given else folders.cache("builds")
+    override = os.environ.get("KERNELPRO_BUILD_DIR")
+    path = Path(override) if override else folders.cache("builds")
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -168,8 +168,8 @@ def _compiler_errors(stderr: str, code: int, limit: int = 4000) -> str:
         if re.search(r"\berror\b|\bfatal\b|undefined reference", line)
         for j in range(-1, 4)
     ]
-    chosen = [lines[i] for i in sorted(set(keep)) if 0 <= i < len(lines)] or lines[-20:]
-    return ("\n".join(chosen)[:limit]) or f"the compiler exited with code {code} and no message"
+    selected = [lines[i] for i in sorted(set(keep)) if 0 <= i < len(lines)] or lines[-20:]
+    return ("\n".join(selected)[:limit]) or f"the compiler exited with code {code} and no message"
 
 
 class NativeCallStats:

@@ -29,8 +29,8 @@ def extension_build_error(message: str) -> str | None:
     else."""
     if not any(text in message for text in _BUILD_FAILURES):
         return None
-    if lacking := missing():
-        return lacking
+    if requirement := missing():
+        return requirement
     first = _COMPILER_ERROR.search(message)
     text = message[first.start() :] if first else message
     return text.replace(os.environ.get("TORCH_EXTENSIONS_DIR", "") + "/", "")
@@ -40,8 +40,8 @@ def missing() -> str | None:
     """What is missing to build extensions: torch uses ninja and a compiler named `c++`."""
     if not shutil.which(os.environ.get("CXX", "c++")):
         return "no C++ compiler for load_inline: install g++ (as c++ on the PATH), or set CXX"
-    found = shutil.which("ninja", path=path_with_python_scripts())
-    return None if found else "ninja is not installed, which load_inline needs: pip install ninja"
+    program = shutil.which("ninja", path=path_with_python_scripts())
+    return None if program else "ninja is not installed, which load_inline needs: pip install ninja"
 
 
 def path_with_python_scripts() -> str:

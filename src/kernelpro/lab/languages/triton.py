@@ -21,15 +21,15 @@ def kernel_names(source: CandidateSource) -> set[str]:
     def is_jit(node: ast.AST) -> bool:
         return _JIT.fullmatch(source.full_name(node)) is not None
 
-    found = set()
+    names = set()
     for node in source.nodes:
         if isinstance(node, ast.FunctionDef) and any(
-            is_jit(part) for given in node.decorator_list for part in ast.walk(given)
+            is_jit(part) for decorator in node.decorator_list for part in ast.walk(decorator)
         ):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Call) and is_jit(node.func):
-            found |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
-    return found
+            names |= {argument.id for argument in node.args if isinstance(argument, ast.Name)}
+    return names
 
 
 def version() -> str:

@@ -27,8 +27,8 @@ DeviceProperties = dict[str, int | str]
 
 def device_properties() -> DeviceProperties:
     """The properties of this GPU, for processes without one."""
-    known = torch.cuda.get_device_properties(0)
-    values = {name: getattr(known, name) for name in dir(known) if not name.startswith("_")}
+    device = torch.cuda.get_device_properties(0)
+    values = {name: getattr(device, name) for name in dir(device) if not name.startswith("_")}
     return {name: value for name, value in values.items() if isinstance(value, int | str)}
 
 
@@ -44,8 +44,8 @@ def compile_only(device: DeviceProperties | None) -> None:
     launch: Callable[..., Any] = JITFunction.run
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        seen = {name: _as_pointer(value) for name, value in named.items()}
-        kernel = launch(self, *map(_as_pointer, arguments), grid=grid, warmup=True, **seen)
+        converted = {name: _as_pointer(value) for name, value in named.items()}
+        kernel = launch(self, *map(_as_pointer, arguments), grid=grid, warmup=True, **converted)
         with contextlib.suppress(Exception):  # a C compiler or the driver's library is missing
             from triton.backends.nvidia.driver import CudaLauncher
 
@@ -70,17 +70,17 @@ def relocate_cache(cache: Path) -> None:
     for group in cache.glob("*/__grp__*.json"):
         names = json.loads(group.read_text())["child_paths"]
         group.write_text(json.dumps({"child_paths": {name: str(group.with_name(name)) for name in names}}))
-    for told in cache.glob("*/*.autotune.json"):  # nothing was measured
-        told.unlink()
+    for timings in cache.glob("*/*.autotune.json"):  # nothing was measured
+        timings.unlink()
 
 
 class MetaAsCuda(TorchFunctionMode):
     """In this mode, CUDA tensors are created on `meta`, and meta tensors report that they are on a GPU."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        told = _CUDA_ANSWERS.get(function)
-        if told and arguments[0].is_meta:
-            return told(arguments[0])
+        answer = _CUDA_ANSWERS.get(function)
+        if answer and arguments[0].is_meta:
+            return answer(arguments[0])
         if function is torch.Tensor.cuda:
             return arguments[0].to("meta")
         named = named or {}

@@ -89,31 +89,31 @@ def capture_from_calls(
 
 
 def _describe(
-    model: nn.Module, values: list[Any], result: Any, seen: list[GraphCall], by_name: bool
+    model: nn.Module, values: list[Any], result: Any, calls: list[GraphCall], by_name: bool
 ) -> CapturedGraph:
-    if len(seen) != 1:
-        raise NoSeed(f"the compiler made {len(seen)} graphs of the model instead of one")
-    (once,) = seen
+    if len(calls) != 1:
+        raise NoSeed(f"the compiler made {len(calls)} graphs of the model instead of one")
+    (call,) = calls
     parameters = _parameters(model, len(values))
     named = _named_tensors(model, by_name)
     loose = {} if by_name else _attribute_tensors(model)
     known = _inputs(values, parameters) | loose | {_tensor_key(tensor): text for text, _, tensor in named}
-    arguments = tuple(_expression(value, known) for value in once.inputs)
+    arguments = tuple(_expression(value, known) for value in call.inputs)
     outputs = {
         _tensor_key(value): f"outputs[{i}]"
-        for i, value in enumerate(once.outputs)
+        for i, value in enumerate(call.outputs)
         if isinstance(value, torch.Tensor)
     }
     weights = named if by_name and any(text in arguments for text, _, _ in named) else []
     return CapturedGraph(
-        code=once.graph.source_code,
+        code=call.graph.source_code,
         parameters=parameters,
         arguments=arguments,
         result=_result(result, known | outputs),
-        constants={name: _constant(name, value) for name, value in (once.graph.constants or {}).items()},
+        constants={name: _constant(name, value) for name, value in (call.graph.constants or {}).items()},
         attributes=tuple(dict.fromkeys(text for text in arguments if text in loose.values())),
         weights={name: f"{tuple(tensor.shape)}, {tensor.dtype}" for _, name, tensor in weights},
-        kernel_configs=_chosen_configs(once.graph),
+        kernel_configs=_chosen_configs(call.graph),
     )
 
 
@@ -122,48 +122,48 @@ def recording_graph_calls() -> Iterator[list[GraphCall]]:
     """Record the calls of compiled graphs with their inputs and outputs."""
     from torch._inductor.output_code import CompiledFxGraph
 
-    seen: list[GraphCall] = []
-    plain = CompiledFxGraph.__call__
+    recorded: list[GraphCall] = []
+    original_call = CompiledFxGraph.__call__
 
-    def watched(graph: Any, inputs: Any) -> Any:
-        given = list(inputs)  # the code clears its argument list
-        outputs = plain(graph, inputs)
-        seen.append(GraphCall(graph, given, list(outputs)))
+    def recording_call(graph: Any, inputs: Any) -> Any:
+        arguments = list(inputs)  # the code clears its argument list
+        outputs = original_call(graph, inputs)
+        recorded.append(GraphCall(graph, arguments, list(outputs)))
         return outputs
 
-    CompiledFxGraph.__call__ = watched  # type: ignore[method-assign,assignment]
+    CompiledFxGraph.__call__ = recording_call  # type: ignore[method-assign,assignment]
     try:
-        yield seen
+        yield recorded
     finally:
-        CompiledFxGraph.__call__ = plain  # type: ignore[method-assign]
+        CompiledFxGraph.__call__ = original_call  # type: ignore[method-assign]
 
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    why = next(
+    reason = next(
         (line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")), lines[0]
     )
-    return f"torch.compile does not trace the model as one graph: {why[:200]}"
+    return f"torch.compile does not trace the model as one graph: {reason[:200]}"
 
 
 def _chosen_configs(graph: Any) -> dict[str, dict[str, int]]:
-    """The configurations by kernel. Each Triton kernel of a graph that was called has chosen one."""
+    """The configurations by kernel. Each Triton kernel of a graph that was called has launch_config one."""
     from torch._inductor.codecache import PyCodeCache
 
-    found: dict[str, dict[str, int]] = {}
+    configs: dict[str, dict[str, int]] = {}
     for module in PyCodeCache.modules:
         if getattr(module, "key", None) != graph.cache_key:
             continue
         for name, kernel in vars(module).items():
             launchers = getattr(kernel, "launchers", ())
             if isinstance(launchers, list) and len(launchers) == 1:
-                chosen = launchers[0].config
-                found[name] = {
-                    **chosen.kwargs,
-                    "num_warps": chosen.num_warps,
-                    "num_stages": chosen.num_stages,
+                launch_config = launchers[0].config
+                configs[name] = {
+                    **launch_config.kwargs,
+                    "num_warps": launch_config.num_warps,
+                    "num_stages": launch_config.num_stages,
                 }
-    return found
+    return configs
 
 
 # --- names for tensors -----------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def _tensor_key(tensor: torch.Tensor) -> _TensorKey:
 def _expression(value: Any, known: dict[_TensorKey, str]) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    if (found := known.get(_tensor_key(value))) is None:
+    if (expression := known.get(_tensor_key(value))) is None:
         raise NoSeed(
             f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in "
             "the module"
         )
-    return found
+    return expression
 
 
 def _parameters(model: nn.Module, count: int) -> tuple[str, ...]:
@@ -195,18 +195,18 @@ def _parameters(model: nn.Module, count: int) -> tuple[str, ...]:
 
 
 def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_TensorKey, str]:
-    found: dict[_TensorKey, str] = {}
+    expressions: dict[_TensorKey, str] = {}
 
     def visit(value: Any, text: str) -> None:
         if isinstance(value, torch.Tensor):
-            found[_tensor_key(value)] = text
+            expressions[_tensor_key(value)] = text
         elif isinstance(value, (list, tuple, dict)):
             for key, item in value.items() if isinstance(value, dict) else enumerate(value):
                 visit(item, f"{text}[{key!r}]")
 
     for value, name in zip(values, names, strict=True):
         visit(value, name)
-    return found
+    return expressions
 
 
 def _named_tensors(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
@@ -240,9 +240,9 @@ def _path(name: str, plain: bool = False) -> str:
 
 def _result(value: Any, known: dict[_TensorKey, str]) -> str:
     if isinstance(value, torch.Tensor):
-        if (found := known.get(_tensor_key(value))) is None:
+        if (expression := known.get(_tensor_key(value))) is None:
             raise NoSeed("an output of the model is not an output of the compiled graph")
-        return found
+        return expression
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_result(item, known)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

@@ -119,8 +119,8 @@ def _header_comment(variant: str, device: str, parts: ModuleParts) -> str:
         f"# Written by torch.compile{mode} of torch {torch.__version__} for {device}: kernels and order of "
         "calls."
     ]
-    if outside := sorted(set(_LIBRARY_CALL.findall(parts.body)) - _NOT_LIBRARY_CALLS):
-        lines.append(f"# library-calls: {', '.join(outside)}")
+    if library_calls := sorted(set(_LIBRARY_CALL.findall(parts.body)) - _NOT_LIBRARY_CALLS):
+        lines.append(f"# library-calls: {', '.join(library_calls)}")
     return "\n".join(lines)
 
 

@@ -106,16 +106,16 @@ def _with_fixed_config(text: str, name: str, settings: Mapping[str, int]) -> str
         f"triton_heuristics.{kind}" for kind in _AUTOTUNED
     ]:
         return text
-    kept = {
+    preserved = {
         k.arg: ast.get_source_segment(text, k.value)
         for k in call.keywords
         if k.arg in ("filename", "triton_meta", "inductor_meta")
     }
-    told = {"config": dict(settings)} | kept
+    arguments = {"config": dict(settings)} | preserved
     lines = text.splitlines()
     lines[call.lineno - 1 : call.end_lineno] = [
         "@triton_heuristics.fixed_config(",
-        *(f"    {k}={v}," for k, v in told.items()),
+        *(f"    {k}={v}," for k, v in arguments.items()),
         ")",
     ]
     return "\n".join(lines)
@@ -135,18 +135,20 @@ def _add_triton_kernel(parts: ModuleParts, name: str, text: str) -> list[ast.stm
 
 def _rename_cpp_kernel(name: str, text: str) -> str:
     """The C++ function under its own name, without its includes, which come once for all."""
-    found, count = re.subn(r'(extern\s*"C"\s+void\s+)kernel\(', rf"\1{name}(", _PREFIX.sub("", text))
+    renamed, count = re.subn(r'(extern\s*"C"\s+void\s+)kernel\(', rf"\1{name}(", _PREFIX.sub("", text))
     if count != 1:
         raise NoSeed(f"{name}: expected one C++ function")
-    return re.sub(r'extern\s*"C"\s+void\s+', 'extern "C" void ', found).strip("\n")
+    return re.sub(r'extern\s*"C"\s+void\s+', 'extern "C" void ', renamed).strip("\n")
 
 
 def _add_calls(parts: ModuleParts, module: ast.Module, code: str, native: list[str]) -> None:
     """Add the function `call`: the names of its arguments, and its body with comments."""
-    found = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "call"]
-    if len(found) != 1:
+    functions = [
+        node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "call"
+    ]
+    if len(functions) != 1:
         raise NoSeed("the compiler's module has not exactly one function that calls the kernels")
-    statements = found[0].body
+    statements = functions[0].body
     if statements and isinstance(statements[0], ast.Assign) and ast.unparse(statements[0].value) == "args":
         target = statements[0].targets[0]
         parts.arguments = tuple(ast.unparse(item) for item in getattr(target, "elts", [target]))
@@ -170,7 +172,7 @@ def _required_imports(preamble: list[ast.stmt], parts: ModuleParts, defined: set
     for kernel in kernels:
         used |= _read_names(kernel) - _bound_names(kernel)
     used -= {node.name for kernel in kernels for node in kernel.body if isinstance(node, ast.FunctionDef)}
-    kept: list[str] = []
+    required: list[str] = []
     for statement in reversed(preamble):
         text = ast.unparse(statement)
         binds = _bound_names(statement)
@@ -181,13 +183,13 @@ def _required_imports(preamble: list[ast.stmt], parts: ModuleParts, defined: set
             text = ast.unparse(statement) if statement.names else ""
         elif binds and not binds & used:
             text = ""
-        if text and text not in kept:
-            kept.append(text)
+        if text and text not in required:
+            required.append(text)
             used |= _read_names(statement)
             defined |= binds
     if unknown := sorted(used - defined - set(vars(builtins)) - {"torch", "__file__"}):
         raise NoSeed(f"the compiler's code uses {', '.join(unknown[:3])}, which it does not define")
-    return kept[::-1]
+    return required[::-1]
 
 
 def _read_names(node: ast.AST) -> set[str]:
@@ -195,12 +197,12 @@ def _read_names(node: ast.AST) -> set[str]:
 
 
 def _bound_names(node: ast.AST) -> set[str]:
-    found = set()
+    bound = set()
     for n in ast.walk(node):
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
-            found.add(n.id)
+            bound.add(n.id)
         elif isinstance(n, (ast.Import, ast.ImportFrom)):
-            found |= {(alias.asname or alias.name).split(".")[0] for alias in n.names}
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in n.names}
         elif isinstance(n, ast.arg):
-            found.add(n.arg)
-    return found
+            bound.add(n.arg)
+    return bound

@@ -149,8 +149,8 @@ def _operation(node: torch.fx.Node, task: str) -> Node:
 
 
 def _constant_value(program: ExportedProgram, target: str) -> torch.Tensor:
-    found = program.constants.get(target)
-    return found if isinstance(found, torch.Tensor) else program.state_dict[target]
+    constant = program.constants.get(target)
+    return constant if isinstance(constant, torch.Tensor) else program.state_dict[target]
 
 
 def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:

@@ -108,8 +108,8 @@ def load_reference_state(model: nn.Module, state: State) -> Literal["by name", "
     )
     fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
     needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
-    there = {_storage_key(state[name]) for name in fitting}
-    if not fitting or any(_storage_key(state[name]) not in there for name in needed):
+    available = {_storage_key(state[name]) for name in fitting}
+    if not fitting or any(_storage_key(state[name]) not in available for name in needed):
         return "by seed"
     with torch.no_grad():
         for name in fitting:

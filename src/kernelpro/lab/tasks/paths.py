@@ -11,10 +11,10 @@ PATHS_VARIABLE = "KERNELPRO_PATHS"
 def worker_environment() -> dict[str, str]:
     """Variables for a worker: the script's folder and other entries of sys.path outside the installation."""
     installed = (f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
-    found = dict.fromkeys(os.path.abspath(path) for path in sys.path)
+    folders = dict.fromkeys(os.path.abspath(path) for path in sys.path)
     return {
         PATHS_VARIABLE: os.pathsep.join(
-            path for path in found if os.path.isdir(path) and not path.startswith(installed)
+            path for path in folders if os.path.isdir(path) and not path.startswith(installed)
         )
     }
 

@@ -49,13 +49,13 @@ class Reference:
         self._model = self._reporting_errors(task.entry, self._build)
 
     def _callable(self, name: str) -> Any:
-        found = getattr(self._module, name, None)
-        if not callable(found):
+        value = getattr(self._module, name, None)
+        if not callable(value):
             what = f"class {name}" if name == self.task.entry else f"function {name}"
             raise BadInput(
                 f"task {self.task.name}: no {what}; a task defines Model, get_inputs and get_init_inputs"
             )
-        return found
+        return value
 
     def _reporting_errors(self, what: str, make: Any) -> Any:
         try:
@@ -110,21 +110,21 @@ class Reference:
             return model(*tree.unflatten(form, [leaf.to(self.device, copy=True) for leaf in leaves]))
 
         with torch.no_grad():
-            found, again = (
+            samples, repeated = (
                 examples.sample_outputs(self._reporting_errors(self.task.entry, call)) for _ in range(2)
             )
-        is_random = bool(examples.describe_difference(found, again))
-        return "" if is_random else examples.describe_difference(examples.loads(self.task.outputs), found)
+        is_random = bool(examples.describe_difference(samples, repeated))
+        return "" if is_random else examples.describe_difference(examples.loads(self.task.outputs), samples)
 
     def can_rebuild_from_init_inputs(self) -> bool:
         """Whether its class, constructed with the init inputs, has the same weights by name and shape."""
         if self.task.form != "module":
             return True
         try:
-            made = type(self._model)(*self.init_inputs).state_dict()
+            rebuilt = type(self._model)(*self.init_inputs).state_dict()
         except Exception:  # a constructor with wrong arguments may raise anything
             return False
-        return {name: t.shape for name, t in made.items()} == {
+        return {name: t.shape for name, t in rebuilt.items()} == {
             name: t.shape for name, t in self._model.state_dict().items()
         }
 
@@ -161,9 +161,9 @@ class Reference:
 
     def dtype(self) -> torch.dtype:
         """The floating-point dtype of the task: of its parameters, else of its inputs."""
-        found = [t.dtype for t in self._model.state_dict().values() if t.is_floating_point()]
-        found += [t.dtype for t in self.inputs(0)[1] if t.is_floating_point()]
-        return found[0] if found else torch.float32
+        dtypes = [t.dtype for t in self._model.state_dict().values() if t.is_floating_point()]
+        dtypes += [t.dtype for t in self.inputs(0)[1] if t.is_floating_point()]
+        return dtypes[0] if dtypes else torch.float32
 
     def precision(self) -> Precision:
         """The precision that candidates may use; see `Task.precision`."""
@@ -240,15 +240,15 @@ class _Unpickler(pickle.Unpickler):
         self._home = home
 
     def find_class(self, module: str, name: str) -> Any:
-        found: Any = self._home
+        value: Any = self._home
         try:
             for part in name.split("."):
-                found = getattr(found, part)
+                value = getattr(value, part)
         except AttributeError:
             return super().find_class(module, name)
         return (
-            found
-            if getattr(found, "__module__", None) == self._home.__name__
+            value
+            if getattr(value, "__module__", None) == self._home.__name__
             else super().find_class(module, name)
         )
 
