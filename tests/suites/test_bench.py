@@ -163,7 +163,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
 
 def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> None:
     (broken,) = problems.find_problems(str(suite / "tasks"), (), "5", "cpu")
-    question = BenchJob(broken, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    question = BenchJob(broken, "cpu", Options(effort="quick", baselines=("eager_fp32", "eager_tf32")))
     with ResultsLog(suite / "out") as ledger:
         ledger.add(LoggedResult(question.key, Result(question.key, error="syntax error")))
     found = bench(suite, "--probe", "--ids", "5")
@@ -200,7 +200,7 @@ def test_sigterm_ends_it_as_an_interrupt_does_and_it_shows_what_is_answered(
     suite: Path, tmp_path: Path
 ) -> None:
     scale, _ = problems.find_problems(str(suite / "tasks"), (), "2,4", "cpu")
-    question = BenchJob(scale, "cpu", Options(effort="quick", baselines=("eager_fp32",)))
+    question = BenchJob(scale, "cpu", Options(effort="quick", baselines=("eager_fp32", "eager_tf32")))
     with ResultsLog(tmp_path / "out") as ledger:
         ledger.add(LoggedResult(question.key, Result(question.key, error="the machine was switched off")))
     more = (

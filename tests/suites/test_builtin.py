@@ -40,7 +40,7 @@ def name(path: Path) -> str:
 
 def tensors(value: Any) -> list[torch.Tensor]:
     leaves: list[torch.Tensor] = []
-    tree.pack(value, leaves)
+    tree.flatten(value, leaves)
     return leaves
 
 
@@ -72,7 +72,7 @@ def test_the_task_runs_on_the_cpu_and_its_output_is_alive(path: Path) -> None:
     for seed in (1, 2):
         form, leaves = reference.inputs(seed)
         with torch.no_grad():
-            outputs.append(tensors(reference.model()(*tree.unpack(form, leaves))))
+            outputs.append(tensors(reference.model()(*tree.unflatten(form, leaves))))
     for first, second in zip(*outputs, strict=True):
         assert torch.isfinite(first).all() and (first.numel() == 1 or first.double().std() > 0)
         assert first.shape == second.shape and not torch.equal(first, second), "the inputs matter"

@@ -113,8 +113,7 @@ def _device(torch: Any) -> Iterator[Check]:
         yield Check(
             "CUDA target",
             "ok",
-            f"{snapshot['gpu']}, compute capability {snapshot['compute_capability']}, "
-            f"driver {snapshot['driver']}",
+            f"{snapshot.gpu}, compute capability {snapshot.compute_capability}, driver {snapshot.driver}",
         )
     elif torch.version.cuda is None:
         yield Check(

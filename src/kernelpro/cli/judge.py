@@ -117,11 +117,10 @@ _COLORS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}
 def print_table(task: Task, verdicts: list[Verdict]) -> None:
     """Print all verdicts as one table, with the baselines, the environment and the notes."""
     baselines = sorted({name for verdict in verdicts for name in verdict.speedup}, key=BASELINES.index)
-    environment = next((verdict.environment for verdict in verdicts if verdict.environment), {})
+    environment = next((verdict.environment for verdict in verdicts if verdict.environment.torch), None)
     title = f"{task.name}, mode {task.mode}"
     if environment:  # else nothing was run
-        device = environment.get("gpu") or environment.get("cpu")
-        title += f", on {device}, precision {environment.get('precision')}, torch {environment.get('torch')}"
+        title += f", on {environment.device}, precision {environment.precision}, torch {environment.torch}"
     table = Table(title=title, title_justify="left")
     table.add_column("candidate", overflow="fold")
     table.add_column("status")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from kernelpro.engine import model_costs
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Hardware, Interval, Outcome, RunConfig, Step, TaskFacts, Verdict
+from kernelpro.records import Hardware, Outcome, RunConfig, Step, TaskFacts, Verdict
 from kernelpro.records.events import RunFailed, RunStarted
 from kernelpro.report import charts, pareto_plot, reproduce, steps, wording
 from kernelpro.report.schema import (
@@ -146,7 +146,7 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
     headline = wording.winner_headline(verdict, best)
     if run.outcome is None:
         headline = f"Not finished; best so far, judged once: {headline}"
-    ms, energy, control = verdict.times["candidate"], verdict.energy, verdict.measurement.get("a_a")
+    ms, energy, control = verdict.times["candidate"], verdict.energy, verdict.measurement.a_a
     sentences = (
         wording.compiler_note(verdict, best),
         wording.describe_error(verdict),
@@ -177,9 +177,9 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
         own_share=verdict.own_share,
         peak_bytes=verdict.peak_bytes,
         parameters=verdict.parameters,
-        rounds=verdict.measurement.get("rounds"),
-        verified_calls=verdict.measurement.get("verified_calls"),
-        control=Interval.from_json(control) if control else None,
+        rounds=verdict.measurement.rounds or None,
+        verified_calls=verdict.measurement.verified_calls or None,
+        control=control,
         energy=steps.energy_without_windows(verdict),
     )
 
@@ -269,10 +269,10 @@ def _summarize_winner(run: _RunData) -> WinnerSummary | None:
 def _summarize_environment(run: _RunData) -> EnvironmentSummary:
     """From the winner's verdict, else from the last one."""
     verdicts = [run.verdict] if run.verdict else [step.verdict for step in run.steps.values() if step.verdict]
-    software = verdicts[-1].environment if verdicts else {}
+    software = verdicts[-1].environment.known() if verdicts else {}
     hardware = run.facts.hardware if run.facts else Hardware()
     return EnvironmentSummary(
-        software={name: value for name, value in software.items() if value is not None},
+        software=software,
         device=hardware.name,
         facts=tuple(f"{name}: {value}" for name, value in hardware.facts.items()),
         bandwidth=hardware.bandwidth or None,
@@ -311,9 +311,9 @@ def _doubts(verdict: Verdict) -> list[str]:
             f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: "
             "its isolation depends on the authors of the candidates."
         )
-    control = verdict.measurement.get("a_a")
-    if control and control["high"] - control["low"] > _NOISY:
-        interval = f"[{control['low']:.2f}, {control['high']:.2f}]"
+    control = verdict.measurement.a_a
+    if control and control.high - control.low > _NOISY:
+        interval = f"[{control.low:.2f}, {control.high:.2f}]"
         doubts.append(
             f"The machine was noisy: the same code timed against itself gave {interval} instead of 1; "
             "check the intervals."

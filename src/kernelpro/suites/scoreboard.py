@@ -193,7 +193,7 @@ def _summarize_problem(problem: Problem, results: Sequence[LoggedResult]) -> Pro
         row = replace(row, reason=item.reason or row.reason, author=item.author)
     if best is None:
         return row
-    precision = str(best.environment.get("precision", ""))
+    precision = best.environment.precision
     row = replace(
         row, status=best.status.value, reason=best.reason, kernel=best.candidate, precision=precision
     )
@@ -222,8 +222,8 @@ def _is_probe(item: LoggedResult) -> bool:
 
 def machine_of(result: Result) -> tuple[str, str] | None:
     """Hardware and torch version of a result; None if it does not tell."""
-    if result.verdict and (environment := result.verdict.environment):
-        return environment.get("gpu") or environment.get("cpu") or "unknown", environment.get("torch", "?")
+    if result.verdict and (environment := result.verdict.environment).torch:
+        return environment.device or "unknown", environment.torch
     if isinstance(result.data, ProbeData):
         return result.data.hardware.name, result.data.hardware.facts.get("torch", "?")
     return None
