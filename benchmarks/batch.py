@@ -1,4 +1,7 @@
-"""Many candidates of many tasks, judged by one local pool in one go: it stays warm, and what waits is built meanwhile."""
+"""Judge many candidates of many tasks with one local pool.
+
+The pool keeps each task prepared and builds waiting candidates while others are timed.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from kernelpro.pools import local  # noqa: E402
 from kernelpro.records import Candidate, Job, Options, Task, Verdict  # noqa: E402
 
 
-def judged(
+def judge_all(
     work: Sequence[tuple[Path, Sequence[Candidate]]], target: Literal["cpu", "cuda"], options: Options
 ) -> Iterator[tuple[Path, Verdict]]:
-    """Each task's file with a verdict, in the order of the work; a job without a verdict is told and left out."""
+    """Yield each task's path with a verdict, in the order of `work`; report jobs without a verdict on stderr."""
     pairs = [(path, candidate) for path, candidates in work for candidate in candidates]
     tasks = {path: Task.from_file(path) for path, _ in work}
     jobs = [
         Job(str(number), "judge", tasks[path], candidate, target, options)
         for number, (path, candidate) in enumerate(pairs)
     ]
-    for (path, candidate), result in zip(pairs, local.run(jobs), strict=True):
+    for (path, candidate), result in zip(pairs, local.run_locally(jobs), strict=True):
         if result.verdict:
             yield path, result.verdict
         else:

@@ -1,34 +1,35 @@
-"""Measure how readable the source is; compare two checkouts side by side.
+"""Measure how readable the source is, and compare checkouts side by side.
 
-    python benchmarks/code_metrics.py [NAME=CHECKOUT ...]      default: this checkout
+    python benchmarks/code_metrics.py [--json] [NAME=CHECKOUT ...]      # default: this checkout
 
-For each checkout: class names defined in more than one package, lines over 110 columns (Python and Markdown), lines and
-statements by package, public functions without a docstring, and dictionaries with string keys and untyped values in the
-signature of a public function or in a field of a public class, which is how they cross from one package into another.
-Built-in benchmark tasks and generated results do not count.
+Prints a Markdown table with a column per checkout: class names defined in more than one package, lines over 110
+columns (Python and Markdown), public functions without a docstring, dictionaries with string keys and untyped
+values in public signatures and fields, and lines and statements by package. Built-in tasks do not count.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 110
-TASKS = ("suites/own/", "suites/builtin/")
+TASK_FOLDERS = ("suites/own/", "suites/builtin/")
+"""Built-in tasks, at the package's former and present path: checkouts of both are compared."""
 UNTYPED = {"Any", "object"}
 DICTIONARIES = {"dict", "Dict", "Mapping", "MutableMapping"}
 
 
 def sources(checkout: Path) -> Iterator[tuple[str, str]]:
-    """Every Python file of the package: its path below `kernelpro` and its text."""
+    """Yield the path below `kernelpro` and the text of every Python file of the package."""
     root = checkout / "src" / "kernelpro"
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not name.startswith(TASKS):
+        if not name.startswith(TASK_FOLDERS):
             yield name, path.read_text()
 
 
@@ -39,7 +40,7 @@ def package_of(name: str) -> str:
 
 
 def is_untyped_dictionary(annotation: ast.expr | None) -> bool:
-    """Whether the annotation contains a dictionary with string keys whose values have no type."""
+    """Whether the annotation contains a dictionary with string keys and untyped values."""
     for node in ast.walk(annotation) if annotation else ():
         if (
             isinstance(node, ast.Subscript)
@@ -70,7 +71,7 @@ def public_members(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunc
                 yield member
 
 
-def annotations(member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign) -> Iterator[ast.expr | None]:
+def annotations_of(member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign) -> Iterator[ast.expr | None]:
     """The annotation of a field, or those of a function's parameters and its result."""
     if isinstance(member, ast.AnnAssign):
         yield member.annotation
@@ -82,7 +83,7 @@ def annotations(member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign) 
 
 
 def statements(tree: ast.Module) -> int:
-    """Lines of code however they are wrapped: one for each statement, without docstrings, comments and blank lines."""
+    """Count statements: lines of code however they are wrapped, without docstrings and comments."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -94,7 +95,7 @@ def statements(tree: ast.Module) -> int:
 
 
 def measure(checkout: Path) -> dict[str, object]:
-    """All figures of one checkout, as plain data."""
+    """Return all figures of one checkout."""
     classes: dict[str, set[str]] = defaultdict(set)
     lines: Counter[str] = Counter()
     code: Counter[str] = Counter()
@@ -112,7 +113,7 @@ def measure(checkout: Path) -> dict[str, object]:
             if not isinstance(member, ast.AnnAssign):
                 functions += 1
                 undocumented += ast.get_docstring(member) is None
-            dictionaries += sum(is_untyped_dictionary(annotation) for annotation in annotations(member))
+            dictionaries += sum(is_untyped_dictionary(annotation) for annotation in annotations_of(member))
         code[package_of(name)] += statements(tree)
     documents = [checkout / "README.md", *sorted((checkout / "docs").rglob("*.md"))]
     prose = [row for path in documents if path.exists() for row in path.read_text().splitlines()]
@@ -133,7 +134,7 @@ def measure(checkout: Path) -> dict[str, object]:
 
 
 def table(measured: dict[str, dict[str, object]]) -> str:
-    """The figures as a Markdown table, a column for each checkout."""
+    """Format the figures as a Markdown table with a column per checkout."""
     rows = [["", *measured], ["---", *("---:" for _ in measured)]]
     first = next(iter(measured.values()))
     for key in first:
@@ -148,13 +149,15 @@ def table(measured: dict[str, dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Print the table; `--json` prints plain data instead."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--json"] or [
-        f"now={Path(__file__).parents[1]}"
-    ]
-    named = [argument.partition("=") for argument in arguments]
-    measured = {name: measure(Path(checkout)) for name, _, checkout in named}
-    print(json.dumps(measured, indent=1) if "--json" in sys.argv else table(measured))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkouts", nargs="*", metavar="NAME=CHECKOUT", default=[f"now={ROOT}"])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse_args()
+    named = [checkout.partition("=") for checkout in arguments.checkouts]
+    measured = {name: measure(Path(folder)) for name, _, folder in named}
+    print(json.dumps(measured, indent=1) if arguments.json else table(measured))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Code search: how long an index takes to build, how long a question takes, and how both grow with the tree.
+"""Measure code search: the time to build an index and to answer a query, by size of the source tree.
 
-    python benchmarks/code_search.py [--rounds 5]        # prints a Markdown table
+    python benchmarks/code_search.py [--rounds 5]
 
-1. Trees of growing size are made of CUTLASS itself: include/cute, include, all of it, and copies of all of it, two and four.
-2. Each is indexed into an empty cache: seconds on the wall and of the processor.
-3. Twenty questions, each `--rounds` times, each a fresh call: listing of the tree, opening of the index, ranking, text. Median and
-   worst, and medians of the other questions.
+1. Trees of growing size are made of CUTLASS: include/cute, include, all of it, and two and four copies of it.
+2. Each is indexed into an empty cache: wall-clock and CPU seconds.
+3. Each of twenty queries is asked `--rounds` times. Every query lists the tree, opens the index and ranks anew.
+
+Prints a Markdown table: median and worst time of a search, medians of the other kinds of query.
+Needs CUTLASS (`kernelpro code-search` says where it looks for it).
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "code_search")]
 
-from library.test_ranking import QUESTIONS  # noqa: E402
+from test_ranking import QUESTIONS  # noqa: E402
 
-from kernelpro.library import Tree, asking, index, named  # noqa: E402
+from kernelpro.code_search import NotFound, SourceTree, get_tree, index, queries  # noqa: E402
 
 COLUMNS = (
     "tree",
@@ -35,72 +38,78 @@ COLUMNS = (
     "index, MB",
     "listing, ms",
     "search, ms (worst)",
+    "definition, ms",
+    "uses, ms",
+    "grep, ms",
 )
-COLUMNS += ("definition, ms", "uses, ms", "grep, ms")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="times that each query is asked")
     rounds = parser.parse_args().rounds
-    source = named("cutlass").root
+    try:
+        source = get_tree("cutlass").root
+    except NotFound as error:
+        sys.exit(str(error))
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["XDG_CACHE_HOME"] = f"{temporary}/cache"
-        row(Tree("include/cute", source / "include/cute"), rounds)
-        row(Tree("include", source / "include"), rounds)
-        row(Tree("all of CUTLASS", source), rounds)
+        measure_tree(SourceTree("include/cute", source / "include/cute"), rounds)
+        measure_tree(SourceTree("include", source / "include"), rounds)
+        measure_tree(SourceTree("all of CUTLASS", source), rounds)
         for copies in (2, 4):
             root = Path(temporary) / f"times{copies}"
             for number in range(copies):
                 shutil.copytree(source, root / f"copy{number}")
-            row(Tree(f"{copies} times", root), rounds)
+            measure_tree(SourceTree(f"{copies} times", root), rounds)
             shutil.rmtree(root)
 
 
-def row(tree: Tree, rounds: int) -> None:
+def measure_tree(tree: SourceTree, rounds: int) -> None:
+    """Index a tree, query it, print its row, and delete the index."""
     listing = tree.listing()
-    wall, processor = time.perf_counter(), time.process_time()
-    chunks = index.ask(
+    wall, cpu = time.perf_counter(), time.process_time()
+    chunks = index.query(
         tree, listing, lambda opened: opened.db.execute("SELECT count(*) FROM chunk").fetchone()[0]
     )
-    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     size = sum(path.stat().st_size for path in index.folder().glob("*.db"))
-    listed = [clock(tree.listing) for _ in range(rounds)]
-    searched = [
-        clock(lambda query=query: asking.search(tree, query, 10))
+    listing_seconds = [seconds(tree.listing) for _ in range(rounds)]
+    search_seconds = [
+        seconds(lambda query=query: queries.search(tree, query, 10))
         for query, _ in QUESTIONS
         for _ in range(rounds)
     ]
-    defined = [clock(lambda: asking.definition(tree, "make_tiled_copy", 10)) for _ in range(rounds)]
-    used = [clock(lambda: asking.uses(tree, "make_tiled_copy", 20)) for _ in range(rounds)]
-    matched = [
-        clock(lambda: asking.grep(tree, r"struct SM90_TMA\w+", True, "", False, 20)) for _ in range(rounds)
+    definition_seconds = [seconds(lambda: queries.definition(tree, "make_tiled_copy", 10)) for _ in range(rounds)]
+    uses_seconds = [seconds(lambda: queries.uses(tree, "make_tiled_copy", 20)) for _ in range(rounds)]
+    grep_seconds = [
+        seconds(lambda: queries.grep(tree, r"struct SM90_TMA\w+", True, "", False, 20)) for _ in range(rounds)
     ]
-    middle = [
-        f"{1000 * statistics.median(times):.0f}" for times in (listed, searched, defined, used, matched)
-    ]
-    middle[1] += f" ({1000 * max(searched):.0f})"
+    measured = (listing_seconds, search_seconds, definition_seconds, uses_seconds, grep_seconds)
+    medians = [f"{1000 * statistics.median(times):.0f}" for times in measured]
+    medians[1] += f" ({1000 * max(search_seconds):.0f})"
     megabytes = sum(bytes_ for bytes_, _ in listing.files.values()) / 1e6
     cells = [
         tree.name,
         len(listing.files),
         f"{megabytes:.1f}",
         chunks,
-        f"{wall:.1f} ({processor:.1f})",
+        f"{wall:.1f} ({cpu:.1f})",
         f"{size / 1e6:.0f}",
-        *middle,
+        *medians,
     ]
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     shutil.rmtree(index.folder())
 
 
-def clock(work: object) -> float:
-    began = time.perf_counter()
-    work()  # type: ignore[operator]
-    return time.perf_counter() - began
+def seconds(function: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
-"""Searching for less energy at the same speed: what `--objective energy-at-speed` finds on tasks of our own suite.
+"""Search for less energy at the same speed: what `--objective energy-at-speed` finds on built-in tasks.
 
-    python benchmarks/energy_search.py [--out FILE] [--candidates 3] [--language triton] [--home DIR] [NAME ...]     # NAME: 07_gelu
+    python benchmarks/energy_search.py [--candidates 3] [--runs-dir DIR] [--out FILE] [NAME ...]
     python benchmarks/energy_search.py --again FILE [--out FILE] [NAME ...]
 
-For each task a run of the playbook, without a model, that looks for the least energy among kernels within 2 % of the fastest. Then
-the winner and the design it came from (what the playbook writes before anything is said of energy) are measured in turn, head to
-head: times of single calls, and five rounds of energy in loops, so that one sees both the saving and whether speeds match; where
-the board was at its limit, or loops told nothing, also at the same rate of calls, with rests (energy_spaced.py). The speed and
-energy against the fastest baseline are the run's own. FILE gets every kernel that was measured. Needs a GPU whose joules can be
-counted. With DIR, runs are kept there, and the same command goes on where it was killed. `--again` searches for nothing: the
-winners of an earlier FILE are held against their designs once more, on this machine. Exit code 0: on at least three tasks energy
-was saved beyond doubt, by a winner that is at most 2 % slower.
+For each task (NAME, such as 07_gelu) the playbook, without a model, searches for the least energy among
+kernels within 2 % of the fastest. The winner and the first design it came from are then measured in
+alternation: times of single calls, and five rounds of energy in loops. If the board reached its power limit
+or the loops gave no result, they are also measured at the same rate of calls, with idle time
+(energy_spaced.py). Speed and energy against the fastest baseline are the run's own.
 
-The tasks are such whose time is DRAM's while costly functions hide behind it (divisions, erf, tanh, exp and logarithms): in machine
-code quick forms take 12 to 52 instructions an element less, and of the planted pairs we know that 16 multiply-adds an element are
-18 % of the energy. Products are left out: they are expected at the board's power limit, where energy is time.
+FILE receives every kernel that was measured. With `--runs-dir`, the same command continues runs that were
+stopped. `--again` does not search: it compares the winners of an earlier FILE with their first designs, on
+this machine. Needs a GPU with an energy counter. Exit code 0: on at least three tasks a winner that is at
+most 2 % slower saved energy, with an interval below 1.
+
+The default tasks are bound by DRAM while costly functions hide behind it (divisions, erf, tanh, exp,
+logarithms). Approximate functions take 12 to 52 instructions per element less, and in the planted pairs 16
+multiply-adds per element took 18 % of the energy. Matrix products are left out: they run at the board's
+power limit, where energy is proportional to time.
 """
 
 from __future__ import annotations
@@ -33,45 +36,49 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import energy_spaced  # noqa: E402
 import torch  # noqa: E402
-from energy import Table  # noqa: E402
+from energy import EnergyBench  # noqa: E402
 
 from kernelpro.engine import session  # noqa: E402
-from kernelpro.lab.energy.counter import NoCounter, find  # noqa: E402
-from kernelpro.lab.energy.track import Unresolved  # noqa: E402
+from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter  # noqa: E402
+from kernelpro.lab.energy.updates import UnresolvedEnergy  # noqa: E402
 from kernelpro.lab.energy.window import Side  # noqa: E402
-from kernelpro.lab.sandbox.answers import CandidateRejected  # noqa: E402
 from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
-from kernelpro.lab.sandbox.cell import SandboxLauncher  # noqa: E402
-from kernelpro.pools.local import Pool  # noqa: E402
+from kernelpro.lab.sandbox.launcher import SandboxLauncher  # noqa: E402
+from kernelpro.lab.sandbox.outputs import CandidateRejected  # noqa: E402
+from kernelpro.pools.local import LocalPool  # noqa: E402
 from kernelpro.records import BadInput, Interval, Limits, RunConfig, Step, Task  # noqa: E402
+from kernelpro.records.energy import format_ratio  # noqa: E402
+from kernelpro.records.events import RunEvent, StepProgress  # noqa: E402
 
-SUITE = ROOT / "src" / "kernelpro" / "suites" / "own"
+SUITE = ROOT / "src" / "kernelpro" / "suites" / "builtin"
 DEFAULT = ("10_softcap_softmax", "07_gelu", "23_focal_loss", "21_distillation_loss")
 TOLERANCE = 0.02
-_FEWEST = 3
+_MIN_TASKS = 3
+"""Tasks with a saving for exit code 0."""
 
 
-def searched(
-    pool: Pool, task: Task, candidates: int, languages: tuple[str, ...], home: Path
+def search(
+    pool: LocalPool, task: Task, candidates: int, languages: tuple[str, ...], runs_dir: Path
 ) -> dict[str, Any]:
+    """Run the search for one task; returns its winner, verdict and all steps."""
     config = RunConfig(
         task,
         "cuda",
         "playbook",
-        constants={"seeds": len(languages)},  # the other candidates answer what is said of their energy
+        constants={"seeds": len(languages)},  # the other candidates are moves that answer energy findings
         limits=Limits(candidates, stop_at_floor=0.0),
         concurrency=len(languages),
         tune_points=0,
         compile_seed=False,
         knowledge=False,
         languages=languages,
-        finalists=0,  # the winner is held against its design below
+        finalists=0,  # head_to_head compares the winner with its first design
         objective="energy-at-speed",
         speed_tolerance=TOLERANCE,
     )
-    store = session.store_for(home, config, task.name)
+    store = session.open_run(session.RunRequest(config, runs_dir, config.target, reuse="always"), pool)
     outcome = asyncio.run(
-        session.work(store, pool, lambda kind, data: progress(task.name, kind, data), explain=False)
+        session.continue_run(store, pool, lambda event: print_progress(task.name, event), explain=False)
     )
     steps = {step.number: step for step in store.steps()}
     return {
@@ -81,132 +88,141 @@ def searched(
         "points": [point.to_json() | {"plan": steps[point.step].plan} for point in outcome.front],
         "notes": outcome.notes,
         "steps": [
-            told(step) | {"source": store.source(step.final_source) if step.final_source else ""}
+            describe_step(step) | {"source": store.source(step.final_source) if step.final_source else ""}
             for step in steps.values()
         ],
     }
 
 
-def told(step: Step) -> dict[str, Any]:
-    known = {
+def describe_step(step: Step) -> dict[str, Any]:
+    """The parts of a step that FILE records."""
+    return {
         "step": step.number,
         "parent": step.parent,
         "state": step.state,
         "ms": step.ms,
         "plan": step.plan,
+        "hypothesis": step.hypothesis,
+        "diagnostic": step.details.diagnostic,
     }
-    return known | {"hypothesis": step.hypothesis, "advice": step.details.get("advice")}
 
 
-def progress(task: str, kind: str, data: dict[str, Any]) -> None:
-    if kind != "progress":
-        print(
-            f"{time.strftime('%H:%M:%S')} {task}: {kind} {data.get('step', '')}", file=sys.stderr, flush=True
-        )
+def print_progress(task: str, event: RunEvent) -> None:
+    """Report the progress of a step on stderr."""
+    if isinstance(event, StepProgress):
+        now = time.strftime("%H:%M:%S")
+        print(f"{now} {task}: step {event.step} {event.phase}", file=sys.stderr, flush=True)
 
 
-def head_to_head(task: Task, found: dict[str, Any]) -> dict[str, Any] | None:
-    """The winner over the design it came from, measured in turn; None where that is the winner."""
-    sources = {step["step"]: step["source"] for step in found["steps"]}
-    if found["winner"] not in sources or (first := origin(found)) == found["winner"]:
+def head_to_head(task: Task, result: dict[str, Any]) -> dict[str, Any] | None:
+    """Compare the winner with the first design it came from; None if the first design won."""
+    sources = {step["step"]: step["source"] for step in result["steps"]}
+    if result["winner"] not in sources or (design := first_design(result)) == result["winner"]:
         return None
-    nursery = SandboxLauncher()
-    builds = Builds(nursery)
+    launcher = SandboxLauncher()
+    builds = Builds(launcher)
     try:
-        table = Table(task, "cuda", nursery, builds)
+        kernels = EnergyBench(task, "cuda", launcher, builds)
         try:
-            one, other = table.seat(sources[found["winner"]]), table.seat(sources[first])
+            winner, lean = kernels.start(sources[result["winner"]]), kernels.start(sources[design])
             try:
-                duel, *sides = table.timed(one, other)
-                duel |= looped(table, *sides)
-                if "refused" in duel or any(window["capped"] > 0.5 for window in duel["energy"]["windows"]):
-                    duel |= spaced(table, *sides)
+                comparison, *sides = kernels.compare_times(winner, lean)
+                comparison |= measure_loops(kernels, *sides)
+                if "unavailable" in comparison or any(
+                    window["power_capped"] > 0.5 for window in comparison["energy"]["windows"]
+                ):
+                    comparison |= measure_spaced(kernels, *sides)
             finally:
-                one.close()
-                other.close()
+                winner.close()
+                lean.close()
         finally:
-            table.bench.close()
-    except (NoCounter, Unresolved, CandidateRejected, torch.OutOfMemoryError) as reason:
-        return {"refused": str(reason)}
+            kernels.bench.close()
+    except (NoEnergyCounter, UnresolvedEnergy, CandidateRejected, torch.OutOfMemoryError) as reason:
+        return {"unavailable": str(reason)}
     finally:
         builds.close()
-        nursery.close()
-    return duel
+        launcher.close()
+    return comparison
 
 
-def looped(table: Table, one: Side, other: Side) -> dict[str, Any]:
-    """Their energy in loops without rests, or why there is none."""
+def measure_loops(kernels: EnergyBench, winner: Side, lean: Side) -> dict[str, Any]:
+    """The energy of both in loops without idle time, or the reason why there is no result."""
     try:
-        energy = table.energy(find("cuda"), one, other, "normal")
-    except Unresolved as reason:
-        return {"refused": str(reason)}
-    return {"energy": energy.to_json(), "at_the_limit": energy.at_the_limit}
+        energy = kernels.compare_energy(find_counter("cuda"), winner, lean, "normal")
+    except UnresolvedEnergy as reason:
+        return {"unavailable": str(reason)}
+    return {"energy": energy.to_json(), "power_limited": energy.is_power_limited}
 
 
-def spaced(table: Table, one: Side, other: Side) -> dict[str, Any]:
-    """Their energy at the same rate of calls, or why there is none."""
+def measure_spaced(kernels: EnergyBench, winner: Side, lean: Side) -> dict[str, Any]:
+    """The energy of both at the same rate of calls, or the reason why there is no result."""
     try:
-        return {"spaced": energy_spaced.compared(find("cuda"), table, one, other)}
-    except Unresolved as reason:
-        return {"not_spaced": str(reason)}
+        return {"spaced": energy_spaced.compare_spaced(find_counter("cuda"), kernels, winner, lean)}
+    except UnresolvedEnergy as reason:
+        return {"spaced_unavailable": str(reason)}
 
 
-def is_saving(found: dict[str, Any]) -> bool:
-    """Beyond doubt, and at a matched speed: where the board was at its limit, at the same rate of calls below it."""
-    duel = found.get("duel")
-    if not duel or "time_ratio" not in duel:
+def is_saving(result: dict[str, Any]) -> bool:
+    """Whether the winner saves energy at the speed of its first design, with an interval below 1.
+
+    If the board was at its power limit, the comparison at the same rate of calls decides.
+    """
+    comparison = result.get("comparison")
+    if not comparison or "time_ratio" not in comparison:
         return False
-    if "spaced" not in duel and ("not_spaced" in duel or duel["at_the_limit"]):
+    if "spaced" not in comparison and ("spaced_unavailable" in comparison or comparison["power_limited"]):
         return False
-    ratio = duel["spaced"]["ratio"] if "spaced" in duel else duel["energy"]["ratio"]["energy"]
-    return bool(ratio["high"] < 1 and duel["time_ratio"]["value"] <= 1 + TOLERANCE)
+    ratio = (
+        comparison["spaced"]["ratio"] if "spaced" in comparison else comparison["energy"]["ratio"]["energy"]
+    )
+    return bool(ratio["high"] < 1 and comparison["time_ratio"]["value"] <= 1 + TOLERANCE)
 
 
-def row(found: dict[str, Any]) -> str:
-    """One line of the table."""
-    duel = found.get("duel")
-    if duel is None or "time_ratio" not in duel:
-        why = duel["refused"] if duel else "; ".join(found["notes"]) or "the first design won"
-        return f"| {found['task']} | nothing to compare: {why} | | | | | | |"
-    energy = found["verdict"]["energy"] or {"against": "", "refused": "not measured"}
-    speed = found["verdict"]["speedup"][energy["against"]]["value"] if energy["against"] else 0.0
+def table_row(result: dict[str, Any]) -> str:
+    """Format a result as a row of the table."""
+    comparison = result.get("comparison")
+    if comparison is None or "time_ratio" not in comparison:
+        reason = (
+            comparison["unavailable"] if comparison else "; ".join(result["notes"]) or "the first design won"
+        )
+        return f"| {result['task']} | nothing to compare: {reason} | | | | | | |"
+    energy = result["verdict"]["energy"] or {"baseline": "", "unavailable": "not measured"}
+    speed = result["verdict"]["speedup"][energy["baseline"]]["value"] if energy["baseline"] else 0.0
     cells = (
-        found["task"],
-        f"{found['verdict']['times']['candidate']['value']:.4f}",
-        shown(duel["time_ratio"]),
-        *in_loops(duel),
-        saved(duel["spaced"]["ratio"]) if "spaced" in duel else duel.get("not_spaced", ""),
-        f"{energy['against']}: {speed:.2f}x, {1 - energy['ratio']['energy']['value']:.1%} less"
+        result["task"],
+        f"{result['verdict']['times']['candidate']['value']:.4f}",
+        format_ratio(Interval.from_json(comparison["time_ratio"])),
+        *loop_cells(comparison),
+        format_saving(comparison["spaced"]["ratio"])
+        if "spaced" in comparison
+        else comparison.get("spaced_unavailable", ""),
+        f"{energy['baseline']}: {speed:.2f}x, {1 - energy['ratio']['energy']['value']:.1%} less"
         if speed
-        else energy["refused"],
+        else energy["unavailable"],
     )
     return f"| {' | '.join(cells)} |"
 
 
-def in_loops(duel: dict[str, Any]) -> tuple[str, str, str]:
-    """Time and energy over the design, and watts of both."""
-    if "refused" in duel:
-        return "", duel["refused"], ""
-    ratio, watts = duel["energy"]["ratio"], duel["energy"]["watts"]
-    limit = ", at the board's limit" if duel["at_the_limit"] else ""
+def loop_cells(comparison: dict[str, Any]) -> tuple[str, str, str]:
+    """Time and energy over the first design in loops, and the power of both."""
+    if "unavailable" in comparison:
+        return "", comparison["unavailable"], ""
+    ratio, watts = comparison["energy"]["ratio"], comparison["energy"]["watts"]
+    limit = ", at the power limit" if comparison["power_limited"] else ""
     both = f"{watts['candidate']['value']:.0f} / {watts['lean']['value']:.0f}{limit}"
-    return f"{ratio['edp']['value'] / ratio['energy']['value']:.3f}", saved(ratio["energy"]), both
+    return f"{ratio['edp']['value'] / ratio['energy']['value']:.3f}", format_saving(ratio["energy"]), both
 
 
-def saved(ratio: dict[str, float]) -> str:
-    value, least, most = (1 - ratio[name] for name in ("value", "high", "low"))
-    return f"{value:.1%} [{least:.1%}, {most:.1%}]"
+def format_saving(ratio: dict[str, float]) -> str:
+    """The saved share of the energy, with its interval."""
+    value, low, high = (1 - ratio[name] for name in ("value", "high", "low"))
+    return f"{value:.1%} [{low:.1%}, {high:.1%}]"
 
 
-def shown(interval: dict[str, float]) -> str:
-    found = Interval.from_json(interval)
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def origin(found: dict[str, Any]) -> int:
-    """The first design that the winner came from."""
-    parents = {step["step"]: step["parent"] for step in found["steps"]}
-    step: int = found["winner"]
+def first_design(result: dict[str, Any]) -> int:
+    """The step of the first design that the winner came from."""
+    parents = {step["step"]: step["parent"] for step in result["steps"]}
+    step: int = result["winner"]
     while parents[step]:
         step = parents[step]
     return step
@@ -216,41 +232,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="tasks of our own suite")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="built-in tasks, such as 07_gelu")
     parser.add_argument(
-        "--again", type=Path, metavar="FILE", help="no search: the winners of this FILE against their designs"
+        "--again", type=Path, metavar="FILE", help="no search: compare the winners of this FILE"
     )
-    parser.add_argument("--candidates", type=int, default=3)
+    parser.add_argument("--candidates", type=int, default=3, help="for each task")
     parser.add_argument(
-        "--language", action="append", choices=("triton", "cuda"), help="several: one first design in each"
+        "--language", action="append", choices=("triton", "cuda"), help="repeatable: one first design in each"
     )
-    parser.add_argument("--out", type=Path, help="write everything here, as JSON")
-    parser.add_argument("--home", type=Path, help="keep the runs here")
-    chosen = parser.parse_args()
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all results here, as JSON")
+    parser.add_argument("--runs-dir", type=Path, metavar="DIR", help="keep the runs here")
+    arguments = parser.parse_args()
     earlier = (
-        {result["task"]: result for result in json.loads(chosen.again.read_text(encoding="utf-8"))}
-        if chosen.again
+        {result["task"]: result for result in json.loads(arguments.again.read_text(encoding="utf-8"))}
+        if arguments.again
         else {}
     )
-    paths = {name: next(SUITE.glob(f"level*/{name}.py"), None) for name in chosen.names or earlier or DEFAULT}
+    paths = {
+        name: next(SUITE.glob(f"level*/{name}.py"), None) for name in arguments.names or earlier or DEFAULT
+    }
     if unknown := [name for name, path in paths.items() if path is None]:
-        parser.error(f"no task of our own suite is called {', '.join(unknown)}")
-    if chosen.again and (unknown := [name for name in paths if name not in earlier]):
-        parser.error(f"{chosen.again} has nothing of {', '.join(unknown)}")
-    found: list[dict[str, Any]] = []
-    print(
-        "| task | winner, ms | time, over its design | in loops | energy saved | W | at the same rate | against the baseline |"
-    )
-    print("|---|---|---|---|---|---|---|---|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch, Pool() as pool:
+        parser.error(f"unknown built-in task: {', '.join(unknown)}")
+    if arguments.again and (unknown := [name for name in paths if name not in earlier]):
+        parser.error(f"{arguments.again} has no result for {', '.join(unknown)}")
+    results: list[dict[str, Any]] = []
+    columns = ("task", "winner, ms", "time over first design", "in loops", "energy saved", "W")
+    columns += ("saved at the same rate", "over the baseline")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch, LocalPool() as pool:
         for path in paths.values():
             assert path
-            task, home = Task.from_file(path).for_target("cuda"), chosen.home or Path(scratch)
-            begun = time.monotonic()
+            task, runs_dir = Task.from_file(path).for_target("cuda"), arguments.runs_dir or Path(scratch)
+            started = time.monotonic()
             try:
-                languages = tuple(chosen.language or ["triton"])
-                result = earlier.get(task.name) or searched(pool, task, chosen.candidates, languages, home)
-                result["duel"] = head_to_head(task, result)
+                languages = tuple(arguments.language or ["triton"])
+                result = earlier.get(task.name) or search(
+                    pool, task, arguments.candidates, languages, runs_dir
+                )
+                result["comparison"] = head_to_head(task, result)
             except BadInput as error:
                 result = {
                     "task": path.stem,
@@ -259,15 +278,13 @@ def main() -> int:
                     "points": [],
                     "notes": [str(error)],
                 }
-            print(row(result), flush=True)
-            found.append(result | {"seconds": round(time.monotonic() - begun, 1)})
-            if chosen.out:
-                chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    saved = sum(map(is_saving, found))
-    print(
-        f"\n{saved} of {len(found)} tasks: energy saved beyond doubt by a winner that is at most {TOLERANCE:.0%} slower"
-    )
-    return 0 if saved >= _FEWEST else 1
+            print(table_row(result), flush=True)
+            results.append(result | {"seconds": round(time.monotonic() - started, 1)})
+            if arguments.out:
+                arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    savings = sum(map(is_saving, results))
+    print(f"\n{savings} of {len(results)} tasks: a winner at most {TOLERANCE:.0%} slower saves energy")
+    return 0 if savings >= _MIN_TASKS else 1
 
 
 if __name__ == "__main__":

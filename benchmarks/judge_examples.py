@@ -1,6 +1,9 @@
-"""Every example kernel, judged: correct, how fast against each baseline, how near to the floor.
+"""Judge every example kernel.
 
-python benchmarks/judge_examples.py [--target cpu|cuda] [--out FILE] [FOLDER ...]
+    python benchmarks/judge_examples.py [--target cpu|cuda] [--out FILE] [FOLDER ...]
+
+Prints one line per kernel: time, share of the floor, error, speed-up over each baseline with its 95 % interval,
+and whether the kernel is faster than the fastest baseline.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from batch import ROOT, judged
+from batch import ROOT, judge_all
 
 from kernelpro.records import Candidate, Options
 
@@ -21,12 +24,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all examples of the target")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
-    home = ROOT / "examples" / ("gpu" if chosen.target == "cuda" else "cpu")
-    folders = chosen.folders or sorted({path.parent for path in home.glob("*/*_*.py")})
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the verdicts here, as JSON")
+    arguments = parser.parse_args()
+    examples = ROOT / "examples" / ("gpu" if arguments.target == "cuda" else "cpu")
+    folders = arguments.folders or sorted({path.parent for path in examples.glob("*/*_*.py")})
     work = [
         (
             folder / "task.py",
@@ -38,24 +41,28 @@ def main() -> None:
         for folder in folders
     ]
     rows = []
-    for _, verdict in judged(work, chosen.target, Options()):
+    for _, verdict in judge_all(work, arguments.target, Options()):
         rows.append(verdict.to_json())
-        show(rows[-1])
-        if chosen.out:
+        print_verdict(rows[-1])
+        if arguments.out:
             about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv)}
-            chosen.out.write_text(json.dumps(about | {"verdicts": rows}, indent=1) + "\n")
+            arguments.out.write_text(json.dumps(about | {"verdicts": rows}, indent=1) + "\n")
 
 
-def show(v: dict[str, Any]) -> None:
-    name = v["candidate"]
-    if v["status"] != "passed":
-        print(f"{name:45} {v['status']}: {v['reason']}", flush=True)
+def print_verdict(verdict: dict[str, Any]) -> None:
+    """Print the line of one kernel."""
+    name = verdict["candidate"]
+    if verdict["status"] != "passed":
+        print(f"{name:45} {verdict['status']}: {verdict['reason']}", flush=True)
         return
-    times, speedup = v["times"], v["speedup"]
-    ms = times["candidate"]["value"]
-    ratios = "  ".join(f"{k} {s['value']:.2f} [{s['low']:.2f}, {s['high']:.2f}]" for k, s in speedup.items())
+    ms = verdict["times"]["candidate"]["value"]
+    speedups = "  ".join(
+        f"{baseline} {ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+        for baseline, ratio in verdict["speedup"].items()
+    )
+    floor = f"{verdict['floor_ms'] / ms:4.0%} of floor"
     print(
-        f"{name:45} {ms:8.3f} ms  {v['floor_ms'] / ms:4.0%} of floor  error {v['error']:.1e}  {ratios}  {v['faster']}",
+        f"{name:45} {ms:8.3f} ms  {floor}  error {verdict['error']:.1e}  {speedups}  {verdict['faster']}",
         flush=True,
     )
 

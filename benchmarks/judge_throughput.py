@@ -1,27 +1,28 @@
-"""Candidates an hour: KernelPro's judge and KernelBench's own evaluation, over the same candidates on one GPU.
+"""Candidates per hour: KernelPro's judge against KernelBench's own evaluation, on the same GPU.
 
     python benchmarks/judge_throughput.py --kernelbench DIR --out FILE
 
-Three columns, run one after the other, so that each has the GPU and the cores to itself:
+Three columns run one after the other, so that each has the GPU and the cores to itself:
 
-kernelbench        `eval_kernel_against_ref` of the KernelBench checkout in DIR, unmodified, called as its
-                   scripts/eval_from_generations.py does it: a freshly spawned process and an empty build directory
-                   for each candidate, performance measured, every setting at the default read from that script.
-kernelpro          `kernelpro worker`, one for the whole column, handed all jobs at once, task by task, over the very same
-                   files: CUDA through torch's `load_inline`, and Triton. Baselines as KernelBench has them: eager only.
-kernelpro_runtime  the same, with the CUDA kernels (`__global__` code equal to the letter, which is checked)
-                   called through `kernelpro.runtime` instead.
+kernelbench        `eval_kernel_against_ref` of the unmodified KernelBench checkout in DIR, called as its
+                   scripts/eval_from_generations.py does: a new process and an empty build directory for each
+                   candidate, performance measured, every setting at the default of that script.
+kernelpro          One `kernelpro worker` that gets all jobs at once, task by task, over the same files: CUDA
+                   through torch's `load_inline`, and Triton. Baselines as in KernelBench: eager only.
+kernelpro_runtime  The same, with the CUDA kernels called through `kernelpro.runtime`. The script checks that
+                   the `__global__` code is identical.
 
-What is counted is wall time: a KernelBench evaluation from before its process is spawned until after it is gone, a
-task's jobs from the last verdict of the task before (for the first task: from before the worker is started). A task's
-time is split over its candidates: each has the seconds that the judge reports for it, and an equal share of the rest;
-the row "all" does not depend on that split. Compiler caches start empty in every column. Before the first measurement
-Python packages, compilers and headers are read once, so that no column pays for a cold disk.
+The figures are wall time: a KernelBench evaluation from before its process starts until after it ended; a
+task's jobs from the last verdict of the previous task (for the first task: from before the worker starts).
+A task's time is split over its candidates: each has the seconds that the judge reports for it, and an equal
+share of the rest; the row "all" does not depend on that split. Compiler caches are empty at the start of
+each column. A warm-up reads Python packages, compilers and headers once, so that no column pays for a cold
+disk.
 
-KernelBench's package imports the LLM clients `openai` and `litellm`, which an evaluation never calls; the second takes
-seconds to import, and more where it cannot reach the network. Empty modules stand in for both, in KernelBench's favour:
-its processes start faster than a user's would. The rest of what it imports (pydantic, requests, python-dotenv, tqdm) must
-be there: installed, or in the folder `--kernelbench-deps`, which only that column sees.
+KernelBench's package imports the LLM clients `openai` and `litellm`, which an evaluation never calls. Empty
+modules replace both, in KernelBench's favor: `litellm` takes seconds to import, and more without a network.
+Its other imports (pydantic, requests, python-dotenv, tqdm) must be installed, or be in the folder
+`--kernelbench-deps`, which only that column sees.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ from pathlib import Path
 from typing import Any
 
 from kernelbench_evaluation import (
-    STOOD_IN,
+    STUBBED_CLIENTS,
     Call,
     compiler_caches,
     import_kernelbench,
     kernelbench_settings,
-    language,
+    language_of,
     run_kernelbench,
 )
-from throughput_table import COLUMNS, summarise, table
+from throughput_table import COLUMNS, format_table, summarize
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHITECTURES = {
@@ -68,22 +69,22 @@ ARCHITECTURES = {
     "9.0": "Hopper",
     "10.0": "Blackwell",
 }
-"""Compute capability -> the name that KernelBench's `gpu_arch` setting takes, which torch reads from TORCH_CUDA_ARCH_LIST."""
+"""Names of compute capabilities in KernelBench's `gpu_arch` setting, which becomes TORCH_CUDA_ARCH_LIST."""
 JUDGE_TIMEOUT = 1500.0
 BASELINES = ("eager_fp32", "eager_tf32")
-"""KernelBench's evaluation times the eager reference; torch.compile, which the judge adds by default, takes seconds a task."""
+"""As in KernelBench: eager only. torch.compile, which the judge adds by default, takes seconds per task."""
 
 
-# --- KernelPro ----------------------------------------------------------------------------------------------------
+# --- KernelPro ------------------------------------------------------------------------------------
 
 
 Work = list[tuple[Path, list[Path]]]
-"""Tasks, each with its candidates."""
+"""Tasks with their candidates."""
 
 
 def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
-    """One worker, handed everything at once, as a batch is: `kernelpro worker`, jobs in, verdicts out, as JSON lines."""
-    began = time.perf_counter()
+    """Judge everything with one `kernelpro worker`: jobs in, results out, as JSON lines."""
+    started = time.perf_counter()
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-m", "kernelpro", "worker"],
@@ -98,16 +99,16 @@ def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
     watchdog.start()
     try:
         assert process.stdin and process.stdout
-        process.stdin.writelines(json.dumps(job) + "\n" for job in jobs(work))
+        process.stdin.writelines(json.dumps(job) + "\n" for job in make_jobs(work))
         process.stdin.flush()
         results = (result for line in process.stdout if (result := json.loads(line))["type"] == "result")
-        for task, candidates in work:  # answered in the order of asking
+        for task, candidates in work:  # the worker answers in the order of the jobs
             verdicts, arrivals = [], []
             for result in itertools.islice(results, len(candidates)):
                 verdicts.append(result["verdict"] or {"status": "error", "reason": result["error"]})
-                arrivals.append(time.perf_counter() - began)
+                arrivals.append(time.perf_counter() - started)
             if len(verdicts) < len(candidates):
-                raise SystemExit("the worker died")
+                raise SystemExit("the worker ended before it judged all candidates")
             yield {
                 "column": column,
                 "task": task.parent.name,
@@ -115,10 +116,11 @@ def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
                 "verdicts_after_s": arrivals,
                 "preparation_seconds": (verdicts[0].get("measurement") or {}).get("preparation_seconds"),
                 "candidates": [
-                    row(candidate, verdict) for candidate, verdict in zip(candidates, verdicts, strict=True)
+                    candidate_row(candidate, verdict)
+                    for candidate, verdict in zip(candidates, verdicts, strict=True)
                 ],
             }
-            began += arrivals[-1]
+            started += arrivals[-1]
     finally:
         watchdog.cancel()
         if process.poll() is None:
@@ -126,27 +128,30 @@ def run_judge(column: str, work: Work, caches: Path) -> Iterator[Call]:
         process.wait()
 
 
-def jobs(work: Work) -> Iterator[dict[str, Any]]:
+def make_jobs(work: Work) -> Iterator[dict[str, Any]]:
+    """The jobs for the worker."""
     for task, candidates in work:
         description = {"source": task.read_text("utf-8"), "name": task.parent.name}
         for path in candidates:
             candidate = {"source": path.read_text("utf-8"), "name": path.name}
-            about = {
+            yield {
+                "id": f"{task.parent.name}/{path.name}",
+                "kind": "judge",
                 "task": description,
                 "candidate": candidate,
                 "target": "cuda",
                 "options": {"baselines": BASELINES},
             }
-            yield {"id": f"{task.parent.name}/{path.name}", "kind": "judge", **about}
 
 
-def row(candidate: Path, verdict: dict[str, Any]) -> dict[str, Any]:
+def candidate_row(candidate: Path, verdict: dict[str, Any]) -> dict[str, Any]:
+    """The result of one candidate, with the seconds of each stage."""
     stages = dict((verdict.get("measurement") or {}).get("seconds") or {})
     if (total := stages.pop("total", None)) is not None:
         stages["between stages"] = max(0.0, total - sum(stages.values()))
     return {
         "candidate": candidate.name,
-        "language": language(candidate),
+        "language": language_of(candidate),
         "status": verdict["status"],
         "reason": verdict["reason"],
         "seconds": stages,
@@ -154,38 +159,38 @@ def row(candidate: Path, verdict: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- what is run --------------------------------------------------------------------------------------------------
+# --- The candidates ----------------------------------------------------------------------------------
 
 
 Tasks = dict[str, tuple[Path, dict[str, list[Path]]]]
-"""Name -> the task's file, and the candidates of each column."""
+"""By name: the task's file, and the candidates of each column."""
 
 
-def collect(folder: Path, wanted: list[str] | None, most_cuda: int | None) -> Tasks:
-    """All tasks, or those wanted; checks that the two forms of a CUDA kernel hold the same kernel."""
+def collect_tasks(folder: Path, names: list[str] | None, max_cuda: int | None) -> Tasks:
+    """Find the tasks (all, or these); checks that both forms of a CUDA candidate contain the same kernel."""
     tasks: Tasks = {}
     for task in sorted(folder.glob("*/task.py")):
         triton = sorted(task.parent.glob("triton_*.py"))
-        inline = sorted(task.parent.glob("cuda_*_inline.py"))[:most_cuda]
-        own = [path.with_name(path.name.replace("_inline", "_runtime")) for path in inline]
-        for one, other in zip(inline, own, strict=True):
-            if kernel_text(one) != kernel_text(other):
-                raise SystemExit(f"{one} and {other} do not hold the same kernel")
-        if wanted is None or task.parent.name in wanted:
-            same = inline + triton
+        inline = sorted(task.parent.glob("cuda_*_inline.py"))[:max_cuda]
+        runtime = [path.with_name(path.name.replace("_inline", "_runtime")) for path in inline]
+        for first, second in zip(inline, runtime, strict=True):
+            if kernel_text(first) != kernel_text(second):
+                raise SystemExit(f"{first} and {second} do not contain the same kernel")
+        if names is None or task.parent.name in names:
+            files = inline + triton
             tasks[task.parent.name] = (
                 task,
-                {"kernelbench": same, "kernelpro": same, "kernelpro_runtime": own + triton},
+                {"kernelbench": files, "kernelpro": files, "kernelpro_runtime": runtime + triton},
             )
-    if unknown := set(wanted or ()) - set(tasks):
-        raise SystemExit(f"no such task in {folder}: {', '.join(sorted(unknown))}")
+    if unknown := set(names or ()) - set(tasks):
+        raise SystemExit(f"unknown task {', '.join(sorted(unknown))}: see {folder}")
     if not tasks:
         raise SystemExit(f"no */task.py in {folder}")
     return tasks
 
 
 def kernel_text(candidate: Path) -> str:
-    """The string literal bound to KERNEL."""
+    """The string that the candidate assigns to KERNEL."""
     for node in ast.parse(candidate.read_text(encoding="utf-8")).body:
         if (
             isinstance(node, ast.Assign)
@@ -193,7 +198,7 @@ def kernel_text(candidate: Path) -> str:
             and node.targets[0].id == "KERNEL"
         ):
             return str(ast.literal_eval(node.value))
-    raise SystemExit(f"{candidate}: no KERNEL = ... in it")
+    raise SystemExit(f"{candidate}: no assignment KERNEL = ...")
 
 
 WARM_UP = """
@@ -206,26 +211,28 @@ with tempfile.TemporaryDirectory() as folder:
         open(f"{folder}/{name}", "w").write(text + chr(10))
     open(f"{folder}/c.cu", "w").write("__global__ void k() {}" + chr(10))
     subprocess.run(["c++", "-std=c++20", "-E", "a.cpp", "-o", "a.i", *includes], cwd=folder, check=False)
-    subprocess.run([f"{CUDA_HOME}/bin/nvcc", "-std=c++20", "-E", "b.cu", "-o", "b.i", *includes], cwd=folder, check=False)
-    subprocess.run([f"{CUDA_HOME}/bin/nvcc", "-shared", "-Xcompiler", "-fPIC", "c.cu", "-o", "c.so"], cwd=folder, check=False)
+    nvcc = f"{CUDA_HOME}/bin/nvcc"
+    subprocess.run([nvcc, "-std=c++20", "-E", "b.cu", "-o", "b.i", *includes], cwd=folder, check=False)
+    subprocess.run([nvcc, "-shared", "-Xcompiler", "-fPIC", "c.cu", "-o", "c.so"], cwd=folder, check=False)
 """
 
 
-# --- the result ---------------------------------------------------------------------------------------------------
+# --- Results -----------------------------------------------------------------------------------
 
 
-def complete(calls: list[Call], tasks: Tasks, columns: list[str]) -> list[Call]:
-    """The calls of those tasks that every column has finished: columns are compared over the same candidates only."""
+def comparable_calls(calls: list[Call], tasks: Tasks, columns: list[str]) -> list[Call]:
+    """The calls of tasks that all columns have finished: columns are compared over the same candidates."""
     done = finished(calls)
-    whole = {
+    complete = {
         name
         for name, (_, files) in tasks.items()
-        if all((c, name, path.name) in done for c in columns for path in files[c])
+        if all((column, name, path.name) in done for column in columns for path in files[column])
     }
-    return [call for call in calls if call["task"] in whole and call["column"] in columns]
+    return [call for call in calls if call["task"] in complete and call["column"] in columns]
 
 
 def output_of(*command: str) -> str:
+    """The output of a command; empty if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -233,11 +240,12 @@ def output_of(*command: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
+    """GPU and CPU of this machine."""
     rows = output_of(
         "nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"
     ).splitlines()
     if not rows:
-        raise SystemExit("no GPU: nvidia-smi lists none")
+        raise SystemExit("no GPU found: nvidia-smi lists none")
     name, driver, capability = (part.strip() for part in rows[0].split(","))
     return {
         "gpu": name,
@@ -251,6 +259,8 @@ def hardware() -> dict[str, Any]:
 
 
 def versions(checkout: Path) -> dict[str, Any]:
+    """Versions of everything that is measured or used."""
+
     def installed(name: str) -> str | None:
         try:
             return importlib.metadata.version(name)
@@ -258,8 +268,8 @@ def versions(checkout: Path) -> dict[str, Any]:
             return None
 
     def quoted(path: Path, pattern: str) -> str | None:
-        found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) if path.exists() else None
-        return found[1] if found else None
+        match = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE) if path.exists() else None
+        return match[1] if match else None
 
     own_git = output_of("git", "-C", str(checkout), "rev-parse", "--show-toplevel") == str(checkout)
     return {
@@ -277,12 +287,17 @@ def versions(checkout: Path) -> dict[str, Any]:
 
 
 def finished(calls: list[Call]) -> set[tuple[str, str, str]]:
-    return {(call["column"], call["task"], c["candidate"]) for call in calls for c in call["candidates"]}
+    """Column, task and candidate of everything that was measured."""
+    return {
+        (call["column"], call["task"], candidate["candidate"])
+        for call in calls
+        for candidate in call["candidates"]
+    }
 
 
 def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> Iterator[tuple[str, Work]]:
-    """What to run, column by column: a judge takes everything at once, a KernelBench evaluation takes one candidate."""
-    for column in (c for c in COLUMNS if c in columns):
+    """What to run, by column: the judge gets everything at once, KernelBench one candidate per call."""
+    for column in (name for name in COLUMNS if name in columns):
         missing = [
             (task, [path for path in files[column] if (column, name, path.name) not in done])
             for name, (task, files) in tasks.items()
@@ -294,7 +309,7 @@ def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> I
 
 
 def prepare(checkout: Path, deps: Path | None, capability: str) -> None:
-    """Import paths, target and warm-up."""
+    """Set import paths and the target, and warm up."""
     sys.path[:0] = [str(path.resolve()) for path in (checkout / "src", deps) if path]
     os.environ["TORCH_CUDA_ARCH_LIST"] = ARCHITECTURES.get(capability, capability)
     warm = subprocess.run([sys.executable, "-c", WARM_UP], capture_output=True, text=True)
@@ -305,11 +320,13 @@ def prepare(checkout: Path, deps: Path | None, capability: str) -> None:
             pool.apply(import_kernelbench)
         except ImportError as error:
             raise SystemExit(
-                f"KernelBench does not import: {error}; install it, or name a folder with --kernelbench-deps"
+                f"KernelBench does not import: {error}; install it, or give --kernelbench-deps DIR"
             ) from None
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+
     def names(text: str) -> list[str]:
         return text.split(",")
 
@@ -329,48 +346,54 @@ def arguments() -> argparse.Namespace:
         type=Path,
         default=Path(__file__).with_suffix(""),
         metavar="DIR",
-        help="holds <task>/task.py and so on",
+        help="folder of TASK/task.py and candidates",
     )
-    add("--out", type=Path, default=Path("judge_throughput.json"), metavar="FILE")
-    add("--tasks", type=names, metavar="NAME,...", help="only these")
     add(
-        "--most-cuda",
+        "--out",
+        type=Path,
+        default=Path("judge_throughput.json"),
+        metavar="FILE",
+        help="write all results here, as JSON",
+    )
+    add("--tasks", type=names, metavar="NAME,...", help="only these tasks")
+    add(
+        "--max-cuda",
         type=int,
         metavar="N",
-        help="no more than N CUDA candidates a task: KernelBench takes a minute for each",
+        help="at most N CUDA candidates per task: KernelBench takes a minute for each",
     )
     add(
         "--columns",
         type=names,
         default=list(COLUMNS),
         metavar="NAME,...",
-        help=f"only these of {', '.join(COLUMNS)}",
+        help=f"only these columns of {', '.join(COLUMNS)}",
     )
-    add("--resume", action="store_true", help="go on with what --out holds, and do only what is missing")
+    add("--resume", action="store_true", help="continue with the results in --out")
     add(
-        "--stop-after",
+        "--time-limit",
         type=float,
         default=float("inf"),
         metavar="SECONDS",
-        help="begin no call that would end later",
+        help="start no call that would end later; continue with --resume",
     )
     options = parser.parse_args()
     if unknown := set(options.columns) - set(COLUMNS):
-        parser.error(f"no such column: {', '.join(sorted(unknown))}; there are: {', '.join(COLUMNS)}")
+        parser.error(f"unknown column {', '.join(sorted(unknown))}: choose from {', '.join(COLUMNS)}")
     return options
 
 
 def main() -> None:
-    began = time.perf_counter()
-    options = arguments()
+    started = time.perf_counter()
+    options = parse_arguments()
     checkout = options.kernelbench.resolve()
     settings = kernelbench_settings(checkout)
-    tasks = collect(options.candidates.resolve(), options.tasks, options.most_cuda)
+    tasks = collect_tasks(options.candidates.resolve(), options.tasks, options.max_cuda)
     machine = hardware()
     files = {
         path
         for task, columns in tasks.values()
-        for path in (task, *(c for group in columns.values() for c in group))
+        for path in (task, *(candidate for group in columns.values() for candidate in group))
     }
     report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -378,10 +401,10 @@ def main() -> None:
         "hardware": machine,
         "versions": versions(checkout),
         "kernelbench_settings": settings,
-        "stood_in_for": list(STOOD_IN),
+        "stubbed_clients": list(STUBBED_CLIENTS),
         "files": {
-            f"{p.parent.name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest()[:16]
-            for p in sorted(files)
+            f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            for path in sorted(files)
         },
         "calls": [],
     }
@@ -391,7 +414,7 @@ def main() -> None:
             earlier[key] != report[key] for key in ("hardware", "versions", "kernelbench_settings", "files")
         ):
             raise SystemExit(
-                f"{options.out} was made on another machine, with other versions or other files: begin a new one"
+                f"{options.out} is from another machine, other versions or other files: give another --out"
             )
         report["calls"], report["commands"] = earlier["calls"], earlier["commands"] + report["commands"]
     prepare(checkout, options.kernelbench_deps, machine["compute_capability"])
@@ -400,39 +423,37 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="judge-throughput-") as scratch:
         for column, work in list(plan(tasks, options.columns, finished(calls))):
             longest = max((call["wall_s"] for call in calls if call["column"] == column), default=0.0)
-            if time.perf_counter() - began + longest > options.stop_after:
+            if time.perf_counter() - started + longest > options.time_limit:
                 left += sum(len(candidates) for _, candidates in work)
                 continue
             caches = Path(scratch) / column
             caches.mkdir(exist_ok=True)
             if column == "kernelbench":
                 ((task, (candidate,)),) = work
-                made: Iterable[Call] = [run_kernelbench(task, candidate, settings, caches)]
+                new_calls: Iterable[Call] = [run_kernelbench(task, candidate, settings, caches)]
             else:
-                made = run_judge(column, work, caches)
-            for call in made:
+                new_calls = run_judge(column, work, caches)
+            for call in new_calls:
                 calls.append({**call, "date": datetime.now(UTC).isoformat(timespec="seconds")})
-                report["summary"] = summarise(complete(calls, tasks, options.columns))
+                report["summary"] = summarize(comparable_calls(calls, tasks, options.columns))
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
-                outcomes = ", ".join(f"{c['candidate']} {c['status']}" for c in call["candidates"])
+                outcomes = ", ".join(f"{row['candidate']} {row['status']}" for row in call["candidates"])
                 print(f"{column:18} {call['task']:12} {call['wall_s']:7.1f} s  {outcomes}", flush=True)
 
     for call in calls:
-        for c in call["candidates"]:
-            if c["status"] != "passed":
-                print(
-                    f"NOT PASSED: {call['column']} {call['task']}/{c['candidate']}: {c['status']}: {c['reason'][:500]}"
-                )
+        for row in call["candidates"]:
+            if row["status"] != "passed":
+                name = f"{call['column']} {call['task']}/{row['candidate']}"
+                print(f"NOT PASSED: {name}: {row['status']}: {row['reason'][:500]}")
+    print(f"\n{machine['gpu']}, {machine['cores']} cores; {report['date']}")
+    print(f"KernelBench at its defaults: {settings}")
     print(
-        f"\n{machine['gpu']}, {machine['cores']} cores; {report['date']}; KernelBench at its defaults: {settings}"
+        f"Empty modules replace {' and '.join(STUBBED_CLIENTS)}, which KernelBench imports but does not use"
     )
-    print(
-        f"On KernelBench's side empty modules stand in for {' and '.join(STOOD_IN)}, which it imports and does not use here"
-    )
-    print(table(summarise(complete(calls, tasks, options.columns))))
+    print(format_table(summarize(comparable_calls(calls, tasks, options.columns))))
     if left:
-        raise SystemExit(f"\n{left} evaluations left when the time was up: call again with --resume")
+        raise SystemExit(f"\n{left} evaluations left at the time limit: continue with --resume")
 
 
 if __name__ == "__main__":

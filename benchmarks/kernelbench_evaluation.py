@@ -1,4 +1,7 @@
-"""KernelBench's own evaluation of one candidate, called as its batch script does it."""
+"""Run KernelBench's own evaluation of one candidate, as its batch script does.
+
+A library for judge_throughput.py, not a command.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,20 @@ SETTINGS = (
     "precision",
     "build_cache",
 )
-STOOD_IN = {"openai": "OpenAI", "litellm": "completion"}
+STUBBED_CLIENTS = {"openai": "OpenAI", "litellm": "completion"}
+"""LLM clients that KernelBench imports and an evaluation does not use, with the name it imports."""
 
 Call = dict[str, Any]
-"""One measured call: column, task, wall_s, and for each candidate its outcome and the seconds of its stages."""
+"""One measured call: column, task, wall_s, and the result and stage seconds of each candidate."""
 
 
-def language(candidate: Path) -> str:
+def language_of(candidate: Path) -> str:
+    """The language of a candidate, by the prefix of its file name."""
     return candidate.name.split("_")[0]
 
 
 def compiler_caches(folder: Path) -> dict[str, str]:
+    """Environment variables that move all compiler caches to a folder."""
     names = (
         "TRITON_CACHE_DIR",
         "CUDA_CACHE_PATH",
@@ -46,19 +52,20 @@ def compiler_caches(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
+    """Set environment variables, and restore the previous ones afterwards."""
+    previous = dict(os.environ)
     os.environ.update(variables)
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(previous)
 
 
 def kernelbench_settings(checkout: Path) -> dict[str, Any]:
     """The defaults of `EvalConfig` in the checkout's batch evaluation script."""
     script = checkout / "scripts" / "eval_from_generations.py"
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if (
             isinstance(node, ast.Assign)
@@ -66,34 +73,34 @@ def kernelbench_settings(checkout: Path) -> dict[str, Any]:
             and target.attr in SETTINGS
         ):
             with contextlib.suppress(ValueError):
-                found.setdefault(target.attr, ast.literal_eval(node.value))
-    if missing := set(SETTINGS) - set(found):
+                settings.setdefault(target.attr, ast.literal_eval(node.value))
+    if missing := set(SETTINGS) - set(settings):
         raise SystemExit(f"{script}: no default found for {', '.join(sorted(missing))}")
-    return found
+    return settings
 
 
-def stand_in_for_clients() -> None:
-    """Empty modules in place of the LLM clients that KernelBench imports and an evaluation does not use."""
-    for name, attribute in STOOD_IN.items():
+def stub_clients() -> None:
+    """Replace the LLM clients by empty modules."""
+    for name, attribute in STUBBED_CLIENTS.items():
         sys.modules[name] = types.ModuleType(name)
         setattr(sys.modules[name], attribute, None)
 
 
 def import_kernelbench() -> None:
-    """In a spawned process: does the package import?"""
-    stand_in_for_clients()
+    """Import the package; runs in a spawned process."""
+    stub_clients()
     import kernelbench.eval  # noqa: F401
 
 
 def evaluate_as_kernelbench(
     task: str, candidate: str, backend: str, build: str, log: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """In a spawned process: one candidate through KernelBench's evaluation."""
+    """Evaluate one candidate with KernelBench; runs in a spawned process."""
     entered = time.time()
     with open(log, "w", encoding="utf-8") as sink:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
-    stand_in_for_clients()
+    stub_clients()
     import torch
     from kernelbench import eval as kernelbench
 
@@ -112,9 +119,7 @@ def evaluate_as_kernelbench(
             backend=backend,
             precision=kernelbench.get_torch_dtype_from_string(settings["precision"]),
         )
-    except (
-        Exception
-    ) as error:  # as the script does: whatever escapes the evaluation is that candidate's failure
+    except Exception as error:  # as KernelBench's script: any exception is the candidate's failure
         result, reason = None, f"{type(error).__name__}: {error}"
     else:
         reason = "" if result is None else str({k: str(v)[:300] for k, v in result.metadata.items()})
@@ -131,10 +136,11 @@ def evaluate_as_kernelbench(
 
 
 def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
-    backend = language(candidate)
+    """Evaluate one candidate in a fresh process with an empty build directory."""
+    backend = language_of(candidate)
     build = Path(tempfile.mkdtemp(prefix="build-", dir=caches))
     with environment(compiler_caches(caches)):
-        began, wall = time.time(), time.perf_counter()
+        started, wall = time.time(), time.perf_counter()
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             arguments = (
                 task.read_text("utf-8"),
@@ -155,7 +161,7 @@ def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], cache
     if "done" in outcome:
         entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))
         seconds = {
-            "start process": entered - began,
+            "start process": entered - started,
             "import": imported - entered,
             "evaluate": done - imported,
         }

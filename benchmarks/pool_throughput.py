@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from kernelpro.lab.measure import environment  # noqa: E402
-from kernelpro.pools.local import Pool, devices  # noqa: E402
+from kernelpro.pools.local import LocalPool, local_devices  # noqa: E402
 from kernelpro.records import Candidate, Job, Options, Status, Target, Task  # noqa: E402
 
 TASK = """
@@ -100,12 +100,12 @@ def jobs(target: Target, count: int) -> list[Job]:
     ]
 
 
-def seconds(pool: Pool, sent: list[Job], at_once: bool) -> float:
+def seconds(pool: LocalPool, sent: list[Job], at_once: bool) -> float:
     begun = time.perf_counter()
     results = (
         [future.result() for future in [pool.submit(job) for job in sent]]
         if at_once
-        else [pool.ask(job) for job in sent]
+        else [pool.run(job) for job in sent]
     )
     passed = time.perf_counter() - begun
     for result in results:
@@ -124,8 +124,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     target: Target = chosen.target
-    with Pool() as one, Pool(on=devices(workers=2)) if target == "cpu" else one as two:
-        sides: dict[str, tuple[Pool, bool]] = {"one by one": (one, False), "at once": (one, True)}
+    with LocalPool() as one, LocalPool(devices=local_devices(workers=2)) if target == "cpu" else one as two:
+        sides: dict[str, tuple[LocalPool, bool]] = {"one by one": (one, False), "at once": (one, True)}
         if target == "cpu":
             sides["two workers"] = (two, True)
         for pool, _ in sides.values():

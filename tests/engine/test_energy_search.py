@@ -48,44 +48,50 @@ class Lab(KnownLab):
         return result
 
 
-def test_a_few_candidates_answer_what_is_said_of_energy(tmp_path: Path) -> None:
-    result = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
+def test_candidates_answer_the_energy_findings(tmp_path: Path) -> None:
+    result = energy_search.search(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
     steps = result["steps"]
     assert [step["parent"] for step in steps] == [0, 0, 1, 2], (
         "a design in each language, and a move from each"
     )
     assert [step["diagnostic"] for step in steps] == ["", "", "energy_costly_math", "energy_costly_math"]
     assert all("energy" in step["hypothesis"] for step in steps[2:]), steps
-    assert result["winner"] in (3, 4) and energy_search.origin(result) == result["winner"] - 2
+    assert result["winner"] in (3, 4) and energy_search.first_design(result) == result["winner"] - 2
     assert parse_design(steps[result["winner"] - 1]["source"]).math == "approximate"
-    again = energy_search.searched(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
-    assert again["points"] == result["points"], "it was done"
+    again = energy_search.search(Lab(GELU), GELU, 4, ("triton", "cuda"), tmp_path)  # type: ignore[arg-type]
+    assert again["points"] == result["points"], "a finished run is not repeated"
 
 
-def test_a_saving_counts_at_a_matched_speed_and_beyond_doubt(tmp_path: Path) -> None:
-    result = energy_search.searched(Lab(GELU), GELU, 3, ("triton",), tmp_path)  # type: ignore[arg-type]
+def test_a_saving_counts_only_at_equal_speed_and_with_an_interval_below_one(tmp_path: Path) -> None:
+    result = energy_search.search(Lab(GELU), GELU, 3, ("triton",), tmp_path)  # type: ignore[arg-type]
     assert [step["parent"] for step in result["steps"]][:2] == [0, 1] and result["winner"] > 1
     measured = verdict(0.5, 0.9).energy
     assert measured
-    duel = {
+    comparison = {
         "time_ratio": Interval(1.001, 0.99, 1.01).to_json(),
         "energy": measured.to_json(),
-        "at_the_limit": False,
+        "power_limited": False,
     }
-    duel["energy"]["watts"]["lean"] = duel["energy"]["watts"][measured.baseline]
-    assert energy_search.is_saving(result | {"duel": duel})
-    assert "| 1.001 [0.990, 1.010] |" in energy_search.row(result | {"duel": duel})
-    slower = duel | {"time_ratio": Interval(1.05, 1.04, 1.06).to_json()}
-    unclear = duel | {"energy": duel["energy"] | {"ratio": {"energy": Interval(0.99, 0.98, 1.001).to_json()}}}
+    comparison["energy"]["watts"]["lean"] = comparison["energy"]["watts"][measured.baseline]
+    assert energy_search.is_saving(result | {"comparison": comparison})
+    assert "| 1.001 [0.990, 1.010] |" in energy_search.table_row(result | {"comparison": comparison})
+    slower = comparison | {"time_ratio": Interval(1.05, 1.04, 1.06).to_json()}
+    unclear = comparison | {
+        "energy": comparison["energy"] | {"ratio": {"energy": Interval(0.99, 0.98, 1.001).to_json()}}
+    }
     assert not any(
-        energy_search.is_saving(result | {"duel": other})
-        for other in (slower, unclear, None, {"refused": "no counter"})
+        energy_search.is_saving(result | {"comparison": other})
+        for other in (slower, unclear, None, {"unavailable": "no counter"})
     )
-    assert "nothing to compare: no counter" in energy_search.row(result | {"duel": {"refused": "no counter"}})
+    assert "nothing to compare: no counter" in energy_search.table_row(
+        result | {"comparison": {"unavailable": "no counter"}}
+    )
     less = {"ratio": Interval(0.9, 0.88, 0.92).to_json()}
-    rested = {"time_ratio": duel["time_ratio"], "refused": "steps were late", "spaced": less}
-    assert energy_search.is_saving(result | {"duel": rested})
-    assert "| steps were late |  | 10.0% [8.0%, 12.0%] |" in energy_search.row(result | {"duel": rested})
+    rested = {"time_ratio": comparison["time_ratio"], "unavailable": "steps were late", "spaced": less}
+    assert energy_search.is_saving(result | {"comparison": rested})
+    assert "| steps were late |  | 10.0% [8.0%, 12.0%] |" in energy_search.table_row(
+        result | {"comparison": rested}
+    )
 
 
 @pytest.mark.parametrize("name", energy_search.DEFAULT)

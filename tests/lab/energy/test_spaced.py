@@ -1,4 +1,7 @@
-"""Two kernels at the same rate of calls, with rests (benchmarks/energy_spaced.py): real cells, and a counter of what they do."""
+"""Two kernels at the same rate of calls, with idle time (benchmarks/energy_spaced.py).
+
+The sandboxes are real; the energy counter counts their CPU time.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,35 @@ from kernelpro.lab.sandbox.launcher import SandboxLauncher
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 import energy_spaced
-from energy import Table
+from energy import EnergyBench
 
 
-def test_at_the_same_rate_the_one_that_sleeps_takes_less(
+def test_at_the_same_rate_a_sleeping_kernel_takes_less_energy(
     launcher: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_windows(monkeypatch)
     for name, value in {"_ROUNDS": 3, "_WARM": 0.1, "_WINDOW": 0.6}.items():
         monkeypatch.setattr(energy_spaced, name, value)
     builds = Builds(launcher)
-    tables = [
-        Table(TASK, "cpu", launcher, builds) for _ in range(2)
-    ]  # on a CPU one has the memory for one candidate
-    seated = [table.seat(kernel(rest).source) for table, rest in zip(tables, (ASLEEP, BUSY), strict=True)]
+    benches = [
+        EnergyBench(TASK, "cpu", launcher, builds) for _ in range(2)
+    ]  # each holds one candidate on a CPU
+    participants = [
+        bench.start(kernel(rest).source) for bench, rest in zip(benches, (ASLEEP, BUSY), strict=True)
+    ]
     try:
         names = ("candidate", "lean")
-        sides = [tables[at].side(name, seated[at], torch.tensor([6.0])) for at, name in enumerate(names)]
-        found = energy_spaced.compared(CpuTimeCounter(), tables[0], *sides)
+        sides = [
+            bench.make_side(name, participant, torch.tensor([6.0]))
+            for bench, name, participant in zip(benches, names, participants, strict=True)
+        ]
+        result = energy_spaced.compare_spaced(CpuTimeCounter(), benches[0], *sides)
     finally:
-        for table, participant in zip(tables, seated, strict=True):
+        for bench, participant in zip(benches, participants, strict=True):
             participant.close()
-            table.bench.close()
+            bench.bench.close()
         builds.close()
-    assert found["ratio"]["high"] < 0.9, found
-    for made in found["rounds"]:
-        assert made["candidate"]["rate"] == pytest.approx(made["lean"]["rate"], rel=0.5)
-        assert made["lean"]["rate"] < 0.9 / 0.006, "it rests in between"
+    assert result["ratio"]["high"] < 0.9, result
+    for sides_of_round in result["rounds"]:
+        assert sides_of_round["candidate"]["rate"] == pytest.approx(sides_of_round["lean"]["rate"], rel=0.5)
+        assert sides_of_round["lean"]["rate"] < 0.9 / 0.006, "there is idle time between stretches"
