@@ -19,7 +19,6 @@ import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
-from kernelpro.lab.machine import cpu_name
 from kernelpro.lab.measure import environment, physics
 from kernelpro.lab.measure.bursts import MAX_CALLS
 from kernelpro.lab.measure.cpu_participant import CpuParticipant

@@ -20,10 +20,10 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
+from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened_dtype
-from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.records import BadInput
 
 _PIECE = 1 << 26
