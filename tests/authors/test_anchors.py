@@ -64,7 +64,10 @@ def test_filling_changes_the_anchors_and_nothing_else() -> None:
     ("quotes", "complaint"),
     [
         ([Quote("a", "no such line")], "anchor a: no line equals 'no such line'"),
-        ([Quote("a", "BLOCK = 128", "no such end")], "anchor a: no line after its first line equals 'no such end'"),
+        (
+            [Quote("a", "BLOCK = 128", "no such end")],
+            "anchor a: no line after its first line equals 'no such end'",
+        ),
         ([Quote("a", "y = x * 2", "return z"), Quote("b", "z = y + 1")], "anchors a and b overlap at line 8"),
         ([Quote("a", "BLOCK = 128"), Quote("a", "return z")], "same name, a"),
     ],

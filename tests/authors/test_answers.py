@@ -122,7 +122,7 @@ def test_a_promise_that_is_not_clear_is_sent_back(said: str) -> None:
 def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
     gpu, cpu = PlanFormat(SOURCE, "torch", LANGUAGES["cuda"]), PlanFormat(SOURCE, "torch", LANGUAGES["cpu"])
     assert (
-        "language: <triton or cuda or cute; as it is" in gpu.description
+        "language: <triton or cuda or cute; the present one" in gpu.description
         and "language: <cpp>" in cpu.description
     )
     assert cpu.parse(PLAN.replace("language: torch", "language: cpp")).language == "cpp"
@@ -172,7 +172,7 @@ def test_a_block_that_belongs_nowhere_or_comes_twice_is_sent_back(answer: str, c
 def test_spans_that_a_coder_cannot_be_shown_are_refused() -> None:
     long = SOURCE.replace("        y = x * 2\n", "        y = x * 2\n" + "        y = y + 0\n" * 2000)
     with pytest.raises(
-        BadInput, match=r"the spans hold 36\d+ characters.*name smaller ones, or plan a rewrite"
+        BadInput, match=r"the spans hold 36\d+ characters.*choose smaller spans, or plan a rewrite"
     ):
         PlanFormat(long, "torch", LANGUAGES["cuda"]).parse(PLAN)
 

@@ -15,7 +15,7 @@ pytest.importorskip("pydantic_ai")
 from llm.server import Fail, Say, serving
 
 from kernelpro.authors.author import Assignment, KnownCandidate
-from kernelpro.authors.by_name import with_absolute_paths, create_author
+from kernelpro.authors.by_name import create_author, with_absolute_paths
 from kernelpro.authors.team import templates
 from kernelpro.llm.transcripts import FILE, Transcripts
 from kernelpro.records import BadInput, Limits, Role, RunConfig, Status, Task, Verdict
@@ -60,7 +60,9 @@ def test_without_a_word_roles_have_their_usual_temperatures_or_none(tmp_path: Pa
         for name, temperature in (("a", True), ("b", False)):
             (tmp_path / name).mkdir()
             asyncio.run(
-                create_author(config(server.url, temperature=temperature), tmp_path / name).write(assignment(1))
+                create_author(config(server.url, temperature=temperature), tmp_path / name).write(
+                    assignment(1)
+                )
             )
     assert [request.body.get("temperature") for request in server.requests] == [0.1, None]
 
@@ -79,7 +81,10 @@ def test_without_a_word_roles_have_their_usual_temperatures_or_none(tmp_path: Pa
             "--role plan: timeout 0.0: must be a number of seconds above 0",
         ),
         ({"models": {"plan": "inbox:x"}}, "no model given"),
-        ({"models": {"code": "inbox:x", "design": "inbox:y"}}, "--role design:model: the model for code"),
+        (
+            {"models": {"code": "inbox:x", "design": "inbox:y"}},
+            "--role design:model: the model that writes code",
+        ),
         ({"limits": Limits(dollars=1.0)}, "--price m=INPUT/OUTPUT"),
         ({"limits": Limits(dollars=1.0), "prices": {"other": "1/1"}}, "--price m=INPUT/OUTPUT"),
     ],
@@ -107,20 +112,20 @@ def test_the_notes_of_an_exchange_that_failed_are_told_too(tmp_path: Path) -> No
     with serving(Say("no"), Fail(401)) as server, pytest.raises(BadInput, match="was refused"):
         asyncio.run(create_author(config(server.url), tmp_path, told.append).write(assignment(1)))
     assert len(told) == 1 and "its price is not known" in told[0]
-    assert [line.status for line in Transcripts(tmp_path / FILE).lines()] == ["failed"]
+    assert [line.status for line in Transcripts(tmp_path / FILE).entries()] == ["failed"]
 
 
 def test_exchanges_are_kept_with_the_version_of_their_prompts(tmp_path: Path) -> None:
     with serving(DESIGN) as server:
         asyncio.run(create_author(config(server.url), tmp_path).write(assignment(1)))
-    (line,) = Transcripts(tmp_path / FILE).lines()
-    assert line.prompts == templates.version() and re.fullmatch(
-        rf"{templates.NUMBER}-[0-9a-f]{{8}}", line.prompts
+    (line,) = Transcripts(tmp_path / FILE).entries()
+    assert line.prompt_version == templates.version() and re.fullmatch(
+        rf"{templates.NUMBER}-[0-9a-f]{{8}}", line.prompt_version
     )
     data = json.loads((tmp_path / FILE).read_text())
     del data["prompts"]
     (tmp_path / FILE).write_text(json.dumps(data))
-    assert [line.prompts for line in Transcripts(tmp_path / FILE).lines()] == [""], (
+    assert [line.prompt_version for line in Transcripts(tmp_path / FILE).entries()] == [""], (
         "transcripts from before have none"
     )
 
@@ -136,7 +141,9 @@ def test_a_configuration_means_the_same_wherever_it_is_read(
         "code": f"inbox:{tmp_path}/in",
         "plan": "openai:gpt-5",
     }
-    assert with_absolute_paths(asked, tmp_path) == asked and with_absolute_paths(config(), tmp_path) == config()
+    assert (
+        with_absolute_paths(asked, tmp_path) == asked and with_absolute_paths(config(), tmp_path) == config()
+    )
 
 
 def test_a_configuration_from_before_roles_is_read() -> None:

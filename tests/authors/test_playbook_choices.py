@@ -150,6 +150,8 @@ def test_the_reason_for_no_design_is_reported() -> None:
     with pytest.raises(NoProposal, match="the playbook has no CUDA matrix product of int64 and int64"):
         asyncio.run(Playbook().write(product))
     assert Playbook().design_count(product) == 1, "so that write is called and reports the reason"
-    unread = replace(make_assignment(NORM), graph=None, graph_error="it returns something other than a tensor")
+    unread = replace(
+        make_assignment(NORM), graph=None, graph_error="it returns something other than a tensor"
+    )
     with pytest.raises(NoMoreProposals, match=r"could not be read: it returns something other than a tensor"):
         asyncio.run(Playbook().write(unread))

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from kernelpro.authors.author import Assignment, Draft, BudgetExhausted, KnownCandidate, AnswerPending
+from kernelpro.authors.author import AnswerPending, Assignment, BudgetExhausted, Draft, KnownCandidate
 from kernelpro.authors.team import sections, templates
 from kernelpro.authors.team.team import RoleModels, Team
-from kernelpro.library import TOOLS, definition, grep, read, register, search
-from kernelpro.llm.question import CapReached, Outstanding, Question, Reply, Tool
+from kernelpro.code_search import TOOLS, definition, grep, read, register, search
+from kernelpro.llm.question import AnswerOutstanding, CapReached, Question, Reply, Tool
 from kernelpro.records import Cost, Hardware, Interval, Status, Task, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -57,7 +57,9 @@ BASE = Assignment(
     tolerance=2.5e-4,
     floor_ms=0.1,
     baselines={"eager_fp32": 1.0, "compile": 0.4},
-    hardware=Hardware("NVIDIA H200", 4.3e12, rates={"tf32": 3.85e14}, facts={"capability": "9.0", "sms": "132"}),
+    hardware=Hardware(
+        "NVIDIA H200", 4.3e12, rates={"tf32": 3.85e14}, facts={"capability": "9.0", "sms": "132"}
+    ),
     parent=KnownCandidate(3, SOURCE, "one pass", PASSED),
     children=(KnownCandidate(4, SOURCE.replace("128", "64"), "smaller blocks", WRONG),),
     siblings=(KnownCandidate(2, SOURCE.replace("128", "32"), "tiny blocks", PASSED),),
@@ -101,7 +103,7 @@ class Scripted:
         if self._failure:
             raise self._failure
         text = ANSWERS[question.role]
-        return Reply(question.form.parse(text), text, Cost(0.01, 100, 50, 1), self._messages)
+        return Reply(question.answer_format.parse(text), text, Cost(0.01, 100, 50, 1), self._messages)
 
 
 def written(assignment: Assignment, failure: Exception | None = None) -> tuple[Draft, list[Question[Any]]]:
@@ -119,7 +121,7 @@ def cases() -> dict[str, Question[Any]]:
 
 
 def page(question: Question[Any]) -> str:
-    return f"{question.system}\n=====\n{question.task}"
+    return f"{question.system}\n=====\n{question.full_prompt}"
 
 
 @pytest.mark.parametrize("role", ["design", "plan", "code", "debug", "combine"])
@@ -142,7 +144,9 @@ def test_a_draft_carries_plan_hypothesis_promise_and_cost() -> None:
 
 
 def test_a_fix_says_what_was_wrong() -> None:
-    draft, _ = written(replace(BASE, action="debug", parent=KnownCandidate(4, SOURCE, "smaller blocks", WRONG)))
+    draft, _ = written(
+        replace(BASE, action="debug", parent=KnownCandidate(4, SOURCE, "smaller blocks", WRONG))
+    )
     assert draft.plan == "fix: the factor" and "x * 3" in draft.source
 
 
@@ -155,7 +159,9 @@ def test_a_planner_sees_the_code_of_the_fastest_kernel_in_whatever_language_and_
     )
     others = {"slower": PASSED, "faster": faster}
     shown = {
-        name: written(replace(BASE, leaders=(KnownCandidate(9, f"# code of {name}", name, verdict),)))[1][0].prompt
+        name: written(replace(BASE, leaders=(KnownCandidate(9, f"# code of {name}", name, verdict),)))[1][
+            0
+        ].prompt
         for name, verdict in others.items()
     }
     assert [name for name, prompt in shown.items() if f"# code of {name}" in prompt] == ["faster"]
@@ -210,7 +216,10 @@ def test_a_rewrite_in_another_language_does_not_show_the_old_file(monkeypatch: p
 def test_a_planner_reads_the_guide_that_the_coder_will_read() -> None:
     plan, code = written(BASE)[1]
     assert "## CUDA in this project" in plan.system and "## CUDA in this project" in code.system
-    assert "Working building blocks for sm_90a" not in plan.system and "Working building blocks for sm_90a" in code.system
+    assert (
+        "Working building blocks for sm_90a" not in plan.system
+        and "Working building blocks for sm_90a" in code.system
+    )
 
 
 def test_designs_take_turns() -> None:
@@ -239,7 +248,7 @@ def test_who_is_asked_for_the_same_as_others_is_told_so() -> None:
 
 def test_a_plan_may_not_leave_the_allowed_languages() -> None:
     _, asked = written(replace(BASE, languages=("cute",)))
-    assert "language: <cute>" in asked[0].form.description
+    assert "language: <cute>" in asked[0].answer_format.description
 
 
 @pytest.fixture
@@ -293,7 +302,7 @@ def test_what_was_looked_for_in_vain_is_no_fact(own_trees: Path) -> None:
 
 def test_no_answer_yet_and_an_empty_purse_reach_the_engine() -> None:
     with pytest.raises(AnswerPending):
-        written(BASE, Outstanding("not yet", "step-5/plan"))
+        written(BASE, AnswerOutstanding("not yet", "step-5/plan"))
     with pytest.raises(BudgetExhausted, match="cap"):
         written(BASE, CapReached("the cap is reached"))
 

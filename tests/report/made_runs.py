@@ -12,12 +12,14 @@ from kernelpro.records import (
     Bound,
     Cost,
     Diagnosis,
+    Environment,
     Evidence,
     Finding,
     Gain,
     Hardware,
     Interval,
     Limits,
+    Measurement,
     NoVerdict,
     Outcome,
     RunConfig,
@@ -96,8 +98,8 @@ def passed(number: int, ms: float, **more: object) -> Verdict:
         own_share=0.97,
         sandbox="namespaces",
         language="cpp",
-        environment={"kernelpro": "0.1.0", "cpu": "a chip", "torch": "2.13.0", "threads": 2},
-        measurement={"rounds": 120, "verified_calls": 127, "a_a": near(1.0, 0.01).to_json()},
+        environment=Environment(kernelpro="0.1.0", cpu="a chip", torch="2.13.0", threads=2),
+        measurement=Measurement(rounds=120, verified_calls=127, a_a=near(1.0, 0.01)),
     )
     return replace(verdict, **more)  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from answer_formats import Text
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.question import Exchange, ModelError, Question
 from kernelpro.llm.transcripts import FILE, Transcripts
-from kernelpro.records import Energy, EnergyWindow, Point, Status, Step
+from kernelpro.records import Energy, EnergyWindow, Interval, Measurement, Point, Status, Step
 from kernelpro.records.events import RunStarted, StepProgress
 from kernelpro.report import collect_report, render, write
 from kernelpro.report.charts import working_seconds
@@ -197,7 +197,7 @@ def test_an_unfinished_run_shows_its_best_so_far_and_how_to_go_on(tmp_path: Path
 
 def test_notes_hold_what_did_not_hold_up_what_was_skipped_and_what_is_doubtful(tmp_path: Path) -> None:
     store = made_runs.searched(tmp_path)
-    noisy = {"a_a": {"value": 1.0, "low": 0.8, "high": 1.2}}
+    noisy = Measurement(a_a=Interval(1.0, 0.8, 1.2))
     final = made_runs.passed(7, 0.4, sandbox="process", measurement=noisy)
     store.save_outcome(made_runs.Outcome("spent", 7, final, (7,), ("step 3 did not hold up: wrong",)))
     notes = "\n".join(collect_report(store).notes)

@@ -13,7 +13,7 @@ from kernelpro.records import BadInput, RunConfig
 
 if TYPE_CHECKING:
     from kernelpro.llm.question import Model, Question, Reply
-    from kernelpro.llm.settings import Settings
+    from kernelpro.llm.settings import ModelSettings
 
 T = TypeVar("T")
 
@@ -67,27 +67,27 @@ def with_absolute_paths(config: RunConfig, home: Path) -> RunConfig:
     return replace(
         config,
         author=author,
-        models={role: by_name.absolute(spec, home) for role, spec in config.models.items()},
+        models={role: by_name.with_absolute_path(spec, home) for role, spec in config.models.items()},
     )
 
 
 def _create_team(config: RunConfig, folder: Path, report: Callable[[str], None]) -> Author:
     from kernelpro.authors.team import templates
     from kernelpro.authors.team.team import RoleModels, Team
-    from kernelpro.library.tools import TOOLS
-    from kernelpro.llm.by_name import model
-    from kernelpro.llm.cap import Purse
+    from kernelpro.code_search.tools import TOOLS
+    from kernelpro.llm.by_name import create_model
+    from kernelpro.llm.cap import SpendingCap
     from kernelpro.llm.question import Tool
     from kernelpro.llm.transcripts import FILE, Transcripts
 
     _check_roles(config)
-    purse = Purse(config.limits.dollars, config.limits.tokens)
+    purse = SpendingCap(config.limits.dollars, config.limits.tokens)
     transcripts = Transcripts(folder / FILE, templates.version())
-    purse.recall(transcripts.spent())
+    purse.restore(transcripts.spent())
     models, tell = {}, _without_repeats(report)
     for role in _ROLES:
         spec = config.models.get(role) or config.models["code"]
-        models[role] = model(
+        models[role] = create_model(
             spec, _settings(config, role, folder.name, tell), purse, transcripts, folder.parent
         )
     tools = tuple(
@@ -113,18 +113,18 @@ def _check_roles(config: RunConfig) -> None:
         )
 
 
-def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None]) -> Settings:
+def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None]) -> ModelSettings:
     """Return the settings of a role: given values over defaults. `design` inherits unset values from
     `code`."""
     from kernelpro.llm.prices import Price
-    from kernelpro.llm.settings import Settings
+    from kernelpro.llm.settings import ModelSettings
 
     given = config.roles["code"].overrides() if role == "design" and "code" in config.roles else {}
     given |= config.roles[role].overrides() if role in config.roles else {}
     defaults = {"temperature": _TEMPERATURES[role]} if config.temperature else {}
     prices = {name: Price.parse(text) for name, text in config.prices.items()}
     try:
-        return Settings(**defaults | given, prices=prices, wait=config.wait, scope=run, progress=tell)
+        return ModelSettings(**defaults | given, prices=prices, wait=config.wait, scope=run, progress=tell)
     except BadInput as error:
         raise BadInput(f"--role {role}: {error}") from None
 

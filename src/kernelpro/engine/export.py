@@ -91,7 +91,7 @@ def _select(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
 def standalone_file(task: Task, source: str, verdict: Verdict | None, about: dict[str, str]) -> str:
     """The text of the file. `about` goes into its docstring; its `target` is the device that the kernel is
     for."""
-    target = about.get("target") or ("cuda" if verdict and "gpu" in verdict.environment else "cpu")
+    target = about.get("target") or ("cuda" if verdict and verdict.environment.gpu else "cpu")
     native_code, guard, self_test = (_template(name) for name in ("native", "guard", "self_test"))
     candidate, future = _embeddable(source, native_code + guard + self_test)
     native = _needs_runtime(source, "the candidate") | _needs_runtime(task.source, f"task {task.name}")
@@ -274,7 +274,7 @@ def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> st
         if verdict.error is not None and verdict.tolerance is not None:
             rows["error"] = f"{verdict.error:.2e} relative, tolerance {verdict.tolerance:.2e}"
         rows["environment"] = ", ".join(
-            f"{name} {value}" for name, value in verdict.environment.items() if value
+            f"{name} {value}" for name, value in verdict.environment.known().items()
         )
     lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", _USE]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")

@@ -114,5 +114,4 @@ def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:
 
 def _hardware(verdict: Verdict | None, config: RunConfig) -> str:
     """The device that a verdict was made on; the target if that is unknown."""
-    environment = verdict.environment if verdict else {}
-    return str(environment.get("gpu") or environment.get("cpu") or config.target)
+    return (verdict.environment.device if verdict else "") or config.target

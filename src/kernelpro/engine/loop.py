@@ -331,7 +331,7 @@ class Engine:
         by_code: dict[str, int] = {}
         for number in range(1, step.number - self._config.concurrency + 1):
             verdict = self.steps[number].verdict
-            if verdict and (code := verdict.measurement.get("machine_code")):
+            if verdict and (code := verdict.measurement.machine_code):
                 by_code.setdefault(code, number)
         return by_code
 

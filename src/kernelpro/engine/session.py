@@ -141,7 +141,7 @@ def _is_unmeasured(store: RunStore) -> bool:
 def pool_target(pool: Pool) -> Target:
     """`cuda` if a worker of the pool has a GPU, else `cpu`."""
     environment = pool.run(Job("environment", "environment")).data
-    return "cuda" if isinstance(environment, EnvironmentData) and environment.snapshot.get("gpu") else "cpu"
+    return "cuda" if isinstance(environment, EnvironmentData) and environment.environment.gpu else "cpu"
 
 
 def check_objective(pool: Pool, target: Target, objective: Objective) -> None:

@@ -35,7 +35,7 @@ from kernelpro.records import BadInput
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.models import Model as LibraryModel
-    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.settings import ModelSettings as LibrarySettings
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class ProviderSource:
             self._notes_given.add(text)
             exchange.notes.append(f"{self.name}: {text}")
 
-    def library_settings(self, question: Question[Any]) -> ModelSettings:
+    def library_settings(self, question: Question[Any]) -> LibrarySettings:
         """Settings of one request. The fixed part of the prompt is cached if the provider can; the
         conversation only if there are tools."""
         settings = self.settings
@@ -99,7 +99,7 @@ class ProviderSource:
             values["max_tokens"] = settings.max_output_tokens
         for name in self.model.unsupported_settings:
             values.pop(name, None)
-        return cast("ModelSettings", values)
+        return cast("LibrarySettings", values)
 
 
 @dataclass

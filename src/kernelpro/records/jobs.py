@@ -8,7 +8,7 @@ from typing import Literal
 from kernelpro.records.base import Record
 from kernelpro.records.graph import Graph
 from kernelpro.records.interval import Interval
-from kernelpro.records.judging import Candidate, Effort, Options, Status, Target, Task, Verdict
+from kernelpro.records.judging import Candidate, Effort, Environment, Options, Status, Target, Task, Verdict
 from kernelpro.records.profiling import Profile, ProfileRequest
 from kernelpro.records.study import BaselineSeed, Hardware, Work
 
@@ -37,8 +37,8 @@ class Job(Record):
     tune_points: int = 0
     """How many points of its tunables a judge job may try once the candidate has passed."""
     sanitize: bool = False
-    """Whether a judge job runs a candidate with an illegal memory access again under compute-sanitizer, if that is
-    installed, to report the line."""
+    """Whether a judge job runs a candidate with an illegal memory access again under compute-sanitizer, if
+    that is installed, to report the line."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class TuningPoint(Record):
 
 @dataclass(frozen=True)
 class Tuning(Record):
-    """The search over a candidate's tunables: the chosen point, why, and all points in the order of judging."""
+    """The search over a candidate's tunables: the chosen point, why, and all points in the order of
+    judging."""
 
     point: dict[str, int | float | str | bool]
     reason: str
@@ -134,8 +135,7 @@ class StudyData(Record):
 class EnvironmentData(Record):
     """The result of an environment job."""
 
-    snapshot: dict[str, str | int | None]
-    """Hardware and versions, as in `Verdict.environment`."""
+    environment: Environment
     sandbox: str = ""
     """The sandbox level that this machine supports."""
     energy_counter: str = ""
@@ -145,14 +145,14 @@ class EnvironmentData(Record):
 
 
 @dataclass(frozen=True)
-class CounterPeriod(Record):
+class CounterStatistics(Record):
     """An energy counter watched for some seconds, idle or under load."""
 
     watts: float
-    step_s: float
+    period_s: float
     """Seconds between two updates of the counter, median."""
-    step_jitter_s: float
-    step_joules: float
+    jitter_s: float
+    joules_per_update: float
     sm_mhz: float | None = None
     memory_mhz: float | None = None
     temperature_c: float | None = None
@@ -168,8 +168,8 @@ class EnergyData(Record):
     counter: str = ""
     read_us: float = 0.0
     """Microseconds that one reading takes."""
-    idle: CounterPeriod | None = None
-    load: CounterPeriod | None = None
+    idle: CounterStatistics | None = None
+    load: CounterStatistics | None = None
     latency_s: float | None = None
     """Seconds from the start of a load until the counter shows it; None: not seen."""
     window_s: float = 0.0
@@ -202,7 +202,7 @@ class Result(Record):
     data: JobData | None = None
     error: str | None = None
     lost: str = ""
-    """Why no worker finished the job: it was killed, or its device failed. The verdict then says `crashed`, but the
-    machine may be at fault, so the job can be submitted again."""
+    """Why no worker finished the job: it was killed, or its device failed. The verdict then says `crashed`,
+    but the machine may be at fault, so the job can be submitted again."""
     device_seconds: float = 0.0
     """Seconds for which the job held the device, including the preparation of its task."""

@@ -6,7 +6,7 @@ import enum
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from kernelpro.records.base import BadInput, Record, digest
 from kernelpro.records.energy import Energy
@@ -166,6 +166,69 @@ BASELINES = ("eager_fp32", "eager_tf32", "compile", "max_autotune")
 
 
 @dataclass(frozen=True)
+class Environment(Record):
+    """The hardware and software that a verdict was made with."""
+
+    kernelpro: str = ""
+    python: str = ""
+    torch: str = ""
+    system: str = ""
+    cpu: str = ""
+    threads: int = 0
+    gpu: str | None = None
+    compute_capability: str | None = None
+    multiprocessors: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    nvcc: str | None = None
+    triton: str | None = None
+    precision: str = ""
+    mode: str = ""
+
+    @property
+    def device(self) -> str:
+        """The name of the GPU, else of the CPU."""
+        return self.gpu or self.cpu
+
+    def known(self) -> dict[str, str | int]:
+        """The values that are known, by name."""
+        return {name: value for name, value in self.to_json().items() if value}
+
+
+@dataclass(frozen=True)
+class Measurement(Record):
+    """How a verdict was measured. All times but those in seconds are milliseconds."""
+
+    rounds: int = 0
+    discarded_rounds: int = 0
+    against: str = ""
+    """The baseline that decides `faster`."""
+    own_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Median of each side's own clock, by kind of call."""
+    input_write_ms: dict[str, float] = field(default_factory=dict)
+    hidden_ms: Interval | None = None
+    """Time between the candidate's clock and the judge's."""
+    hidden_sealed_ms: Interval | None = None
+    """The same in sealed calls."""
+    burst_ms: Interval | None = None
+    """Time of a call in bursts, by the judge's clock."""
+    host_ms: float | None = None
+    wall_ms: Interval | None = None
+    a_a: Interval | None = None
+    """A/A control: the same code timed against itself."""
+    verified_calls: int = 0
+    distributions: tuple[str, ...] = ()
+    sensors: dict[str, int | None] = field(default_factory=dict)
+    """Clocks, temperature, power and throttle reasons of the GPU."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of each stage."""
+    preparation_seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of each stage of the task's preparation."""
+    machine_code: str = ""
+    """Fingerprint of the candidate's machine code."""
+
+
+@dataclass(frozen=True)
 class Verdict(Record):
     """The judge's decision on one candidate for one task. It cannot contradict itself: see
     `__post_init__`."""
@@ -192,9 +255,8 @@ class Verdict(Record):
     sandbox: str = ""
     language: str = ""
     notes: tuple[str, ...] = ()
-    measurement: dict[str, Any] = field(default_factory=dict)
-    """Rounds, clocks, A/A control, throttling, where the seconds went."""
-    environment: dict[str, Any] = field(default_factory=dict)
+    measurement: Measurement = field(default_factory=Measurement)
+    environment: Environment = field(default_factory=Environment)
     task: str = ""
     candidate_id: str = ""
 

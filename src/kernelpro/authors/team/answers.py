@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kernelpro.authors.anchors import AnchoredSource, Quote, locate_anchors
 from kernelpro.authors.team.expectation import parse_speedup
-from kernelpro.llm.markdown import fences
+from kernelpro.llm.markdown import fenced_blocks
 from kernelpro.records import BadInput
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
@@ -25,7 +25,7 @@ def header_fields(text: str) -> dict[str, str]:
     """Return the `key: value` lines outside fences. Keys are in lower case; the first of equal keys
     counts."""
     lines, inside = text.replace("\r\n", "\n").split("\n"), set()
-    for fence in fences(text):
+    for fence in fenced_blocks(text):
         inside |= set(range(fence.line - 1, fence.line + fence.body.count("\n") + 1))
     fields: dict[str, str] = {}
     for number, line in enumerate(lines):
@@ -44,7 +44,7 @@ def _required(fields: dict[str, str], *names: str) -> None:
 
 def whole_file(text: str) -> str:
     """Return the source of the candidate: the largest Python block."""
-    blocks = [fence.body for fence in fences(text) if fence.language in ("", "python")]
+    blocks = [fence.body for fence in fenced_blocks(text) if fence.language in ("", "python")]
     if not blocks:
         raise BadInput("no fenced block contains the file: put it between ```python and ```")
     source = max(blocks, key=len)
@@ -174,7 +174,7 @@ next line that equals the last line:
 def _without_anchor_blocks(text: str) -> str:
     """Return the text without its ```anchor blocks."""
     lines = text.replace("\r\n", "\n").split("\n")
-    for fence in reversed(fences(text)):
+    for fence in reversed(fenced_blocks(text)):
         if fence.language == "anchor":
             del lines[fence.line - 1 : fence.line + fence.body.count("\n") + 1]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
@@ -182,7 +182,7 @@ def _without_anchor_blocks(text: str) -> str:
 
 def _quotes(text: str, opening: str = "anchor") -> list[Quote]:
     quotes = []
-    for fence in fences(text):
+    for fence in fenced_blocks(text):
         if fence.language == opening:
             lines = [line for line in fence.body.splitlines() if line.strip() and line.strip() != "..."]
             if not fence.info or not lines:
@@ -219,7 +219,7 @@ with the indentation of the file, and nothing else:
         if self._anchored is None:
             return whole_file(text)
         named: dict[str, str] = {}
-        for fence in fences(text):
+        for fence in fenced_blocks(text):
             if fence.language == "python" and fence.info:
                 if fence.info in named:
                     raise BadInput(f"two blocks are named ```python {fence.info}: send one for each span")
@@ -267,7 +267,7 @@ If most of the file must change, send the complete file in one ```python block i
         """Parse an answer and apply its changes. Raises BadInput if it does not fit."""
         fields = header_fields(text)
         _required(fields, "diagnosis")
-        if not any(fence.language == "find" for fence in fences(text)):
+        if not any(fence.language == "find" for fence in fenced_blocks(text)):
             return DebugAnswer(fields["diagnosis"], whole_file(text))
         return DebugAnswer(
             fields["diagnosis"], CodeFormat(locate_anchors(self._source, _quotes(text, "find"))).parse(text)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelpro.authors.author import Assignment, KnownCandidate
 from kernelpro.authors.team import templates
-from kernelpro.memory.wording import gist
+from kernelpro.memory.wording import summarize
 from kernelpro.records import Status, Verdict
 
 CHARACTERS_PER_TOKEN = 4
@@ -166,7 +166,7 @@ def candidate_list(title: str, relatives: Iterable[KnownCandidate], baselines: d
     """List candidates with plan and result, one line each."""
     lines = [
         f"- step {candidate.number}{f', {candidate.verdict.language}' if candidate.verdict else ''}: "
-        f"{gist(candidate.plan) or 'no plan'} -> "
+        f"{summarize(candidate.plan) or 'no plan'} -> "
         f"{describe_verdict(candidate.verdict, baselines)}"
         for candidate in relatives
     ]
@@ -176,7 +176,7 @@ def candidate_list(title: str, relatives: Iterable[KnownCandidate], baselines: d
 def concurrent_steps(relatives: Iterable[KnownCandidate]) -> str:
     """List the steps in progress that start from the same kernel."""
     lines = [
-        f"- step {candidate.number}: {gist(candidate.plan) or 'not planned yet; expect the obvious change'}"
+        f"- step {candidate.number}: {summarize(candidate.plan) or 'no plan yet; expect the obvious change'}"
         for candidate in relatives
     ]
     return section("Changes of this kernel in progress: choose another transformation", "\n".join(lines))
@@ -201,7 +201,7 @@ def source_of_first(title: str, relatives: Sequence[KnownCandidate], baselines: 
         return ""
     candidate = relatives[0]
     result = describe_verdict(candidate.verdict, baselines)
-    summary = f"Step {candidate.number} ({gist(candidate.plan) or 'no plan'}; {result}):"
+    summary = f"Step {candidate.number} ({summarize(candidate.plan) or 'no plan'}; {result}):"
     return f"\n# {title}\n\n{summary}\n\n```python\n{candidate.source.strip()}\n```\n"
 
 

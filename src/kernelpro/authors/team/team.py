@@ -38,20 +38,20 @@ from kernelpro.authors.team.answers import (
     PlanAnswer,
     PlanFormat,
 )
-from kernelpro.library import trees
+from kernelpro.code_search import trees
 from kernelpro.llm.question import (
+    AnswerFormat,
+    AnswerOutstanding,
     CapReached,
-    Form,
     Malformed,
     Model,
     ModelError,
-    NotHeard,
     NotRecorded,
-    Outstanding,
     Question,
     Reply,
+    ServerUnreachable,
     Tool,
-    Unusable,
+    UnusableModel,
 )
 from kernelpro.records import BadInput
 
@@ -142,7 +142,7 @@ class Team(Author):
         """`tools`: the code search, offered if there is a source tree to search."""
         self._models, self._tools, self.name = (
             models,
-            _with_tree_names(tools, list(trees.known()) if tools else []),
+            _with_tree_names(tools, list(trees.known_trees()) if tools else []),
             name,
         )
 
@@ -291,20 +291,20 @@ class Team(Author):
         values = {"contract": contract, "guide": _guide(language, a, pieces=role != "plan")} | words
         system = templates.prompt(f"{role}_system", **values)
         text = templates.prompt(role, **sections.fit_window(parts))
-        checked: Form[Any] = _AnswerFormat(form)
+        checked: AnswerFormat[Any] = _AnswerFormat(form)
         try:
             return await model.ask(
                 Question(f"step-{a.step}/{role}", role, system, text, checked, self._tools)
             )
-        except Outstanding as waiting:
+        except AnswerOutstanding as waiting:
             raise AnswerPending(str(waiting)) from None
         except CapReached as cap:
             raise BudgetExhausted(str(cap)) from None
-        except Unusable as error:
+        except UnusableModel as error:
             raise BadInput(str(error)) from None
         except NotRecorded as error:
             raise NoMoreProposals(str(error), error.cost) from None
-        except NotHeard as error:
+        except ServerUnreachable as error:
             raise ModelUnreachable(str(error), error.cost) from None
         except ModelError as error:
             raise NoUsableAnswer(str(error), error.cost) from None

@@ -142,7 +142,7 @@ class _Search:
         self._history: list[JudgedPoint] = []
         self._failure_counts: Counter[tuple[str, Value]] = Counter()
         self._working_values: set[tuple[str, Value]] = set()
-        baseline = default_verdict.measurement.get("against")
+        baseline = default_verdict.measurement.against
         self._baseline = baseline if baseline in default_verdict.speedup else min(default_verdict.speedup)
         speedup = default_verdict.speedup[self._baseline]
         self._default = JudgedPoint(space.default, "normal", default_verdict, speedup)

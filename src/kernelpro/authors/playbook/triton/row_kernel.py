@@ -249,16 +249,18 @@ class TritonRowKernel(StageKernel):
         steps = [s for s in row_pass.steps if isinstance(s, StoreStep) or s.name not in online]
         roots = [step.value for step in steps if step.value.op not in UNNAMED_OPS]
         body += self.printer.statements(roots, inner_names)
-        for step in steps:
-            if isinstance(step, StoreStep):
-                body.append(self.emit_store(step, inner_names))
-            elif step.name in centered:
+        for row_step in steps:
+            if isinstance(row_step, StoreStep):
+                body.append(self.emit_store(row_step, inner_names))
+            elif row_step.name in centered:
                 # Masked elements equal the mean, so they contribute nothing.
-                text = self._reduce_input(row_pass, step, inner_names, "CHUNK", masked_value=step.name)
-                body += self._update_welford(step, text, centered[step.name])
+                text = self._reduce_input(
+                    row_pass, row_step, inner_names, "CHUNK", masked_value=row_step.name
+                )
+                body += self._update_welford(row_step, text, centered[row_step.name])
             else:
-                text = self._reduce_input(row_pass, step, inner_names, "CHUNK")
-                body += self._update_accumulator(step, text, step.name in maxima)
+                text = self._reduce_input(row_pass, row_step, inner_names, "CHUNK")
+                body += self._update_accumulator(row_step, text, row_step.name in maxima)
         for step in rescaled:
             body += self._rescale_sum(row_pass, step, inner_names)
         lines += self._chunk_loop(column, [*body, *(f"{name} = {name}_new" for name in sorted(maxima))])
