@@ -126,7 +126,7 @@ def test_a_plan_is_offered_the_languages_of_its_target_only() -> None:
         and "language: <cpp>" in cpu.description
     )
     assert cpu.parse(PLAN.replace("language: torch", "language: cpp")).language == "cpp"
-    with pytest.raises(BadInput, match="here it is cpp"):
+    with pytest.raises(BadInput, match="choose cpp"):
         cpu.parse(PLAN.replace("language: torch", "language: triton"))
 
 
