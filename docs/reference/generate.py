@@ -138,7 +138,7 @@ def json_page() -> str:
     ]
     for kind in (records.Verdict, records.Interval, records.Energy, records.Diagnosis, records.Finding):
         lines += record(kind)
-    for kind in (records.Evidence, records.Gain, records.Skipped):
+    for kind in (records.Evidence, records.Gain, records.Skipped, records.Measurement, records.Environment):
         lines += record(kind)
     lines += ["\n## Events\n", "`event` names the kind; the other fields follow from it.", ""]
     lines += ["| event | fields | meaning |", "|---|---|---|"]

@@ -14,7 +14,7 @@ from kernelpro.engine import learning
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.prompt_context import PromptContext
 from kernelpro.engine.store import RunStore
-from kernelpro.memory.knowledge import Knowledge
+from kernelpro.memory.knowledge import Knowledge, Observation
 from kernelpro.memory.run_memory import Attempt, RunMemory
 from kernelpro.records import (
     BaselineSeed,
@@ -166,3 +166,12 @@ def test_steps_under_way_from_the_same_kernel_are_shown_to_later_ones(tmp_path: 
         for number in (3, 4, 5)
     }
     assert beside == {3: [], 4: [(3, "wide loads")], 5: [(3, "wide loads"), (4, "")]}
+
+
+def test_methods_without_an_effect_are_not_offered_as_advice(tmp_path: Path) -> None:
+    knowledge = Knowledge(tmp_path / "knowledge.db")
+    config = RunConfig(Task("class Model: pass"), "cpu", "playbook")
+    for method, gain in (("helps", 0.3), ("hurts", -0.3), ("does nothing", 0.001)):
+        knowledge.add([Observation(method, "", "cpu", "", learning.family(config.task.source), gain)])
+    advice = learning.advice(knowledge, config, None)
+    assert "helps" in advice and "hurts" in advice and "does nothing" not in advice

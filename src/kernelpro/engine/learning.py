@@ -30,6 +30,8 @@ _FAMILIES = (
 )
 """The first pattern that matches the reference's source names the family; element-wise if none does."""
 _MAX_ADVICE = 6
+_MIN_EFFECT = math.log(1.02)
+"""Methods with a smaller expected effect are left out, unless a hypothesis about them was tested."""
 
 
 def family(source: str) -> str:
@@ -109,6 +111,7 @@ def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:
         f"- {a.method}: {math.exp(a.expected):.2f}x expected ({a.wins} of {a.count} times faster)"
         + (f"; the last attempt {a.conditions[0]}" if a.conditions else "")
         for a in results
+        if a.conditions or abs(a.expected) >= _MIN_EFFECT
     )
 
 
