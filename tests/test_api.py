@@ -95,7 +95,7 @@ def test_complex_parameters_keep_both_their_parts(quick_judge: QuickJudge) -> No
 
 
 def test_what_has_no_name_at_the_top_of_its_file_is_refused() -> None:
-    with pytest.raises(BadInput, match="has no name of its own at the top level of its file"):
+    with pytest.raises(BadInput, match="is not defined at the top level of its file"):
         api.load_task(lambda x: x, [torch.randn(4)])
 
 

@@ -43,16 +43,16 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     results = {answer["job"]: answer for answer in answers if answer["type"] == "result"}
     assert "is not a job" in results[""]["error"]
-    assert results["e"]["data"]["torch"] and results["e"]["data"]["sandbox"]
-    assert results["m"]["error"].startswith("task large: the device's memory is too small for it")
-    assert results["b"]["data"]["status"] == "build_failed"
+    assert results["e"]["data"]["environment"]["torch"] and results["e"]["data"]["sandbox"]
+    assert results["m"]["error"].startswith("task large: the device has too little memory")
+    assert results["b"]["data"]["failure"] == "build_failed"
     assert results["p"]["data"]["scorable"] is True and results["p"]["data"]["tolerance"]["as given"] > 0
     assert results["p"]["device_seconds"] > 0
     assert (
         results["j"]["verdict"]["status"] == "build_failed"
         and "undeclared" in results["j"]["verdict"]["reason"]
     )
-    assert "unknown kind of job 'nonsense'" in results["strange"]["error"]
+    assert "unknown kind 'nonsense'" in results["strange"]["error"]
     assert "needs a candidate" in results["n"]["error"] and "needs a task" in results["t"]["error"]
     assert all("ValueError" in results[name]["error"] for name in ("r", "s", "again")), (
         "a broken task, however often"

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from pool_scaling import Cluster, Simulated, measure
+from pool_scaling import Cluster, SimulatedPool, measure
 
 from kernelpro.pools import local, ray_pool
 from kernelpro.records import BadInput, Candidate, Job, Result, Task
@@ -28,7 +28,7 @@ def job(task: str, number: int = 0) -> Job:
     return Job(f"{task}/{number}", "judge", Task(f"# {task}", task), Candidate(f"# {number}"), "cuda")
 
 
-def ask(pool: Simulated, jobs: list[Job]) -> list[Future[Result]]:
+def ask(pool: SimulatedPool, jobs: list[Job]) -> list[Future[Result]]:
     """All at the same moment of the simulated clock."""
     with pool._lock:
         return [pool.submit(one) for one in jobs]
@@ -52,7 +52,7 @@ def test_64_workers_are_used_well_by_a_suite_with_many_kernels_a_task() -> None:
 
 def test_each_task_is_worth_a_worker_and_a_suite_fills_the_largest_pool() -> None:
     cluster = Cluster(128)
-    with Simulated(cluster) as pool:
+    with SimulatedPool(cluster) as pool:
         for answer in ask(pool, [job(str(n)) for n in range(100)]):
             answer.result(timeout=60)
         assert len(cluster.actors) == 100
@@ -76,7 +76,7 @@ class Faulty(Cluster):
 
 def test_an_answer_that_ray_lost_costs_an_attempt_not_the_pool() -> None:
     gone = Cluster.exceptions.RayError("ObjectReconstructionFailedError")
-    with Simulated(Faulty(2, large=[gone], cursed=[gone] * 99)) as pool:
+    with SimulatedPool(Faulty(2, large=[gone], cursed=[gone] * 99)) as pool:
         large, cursed, other = ask(pool, [job("large"), job("cursed"), job("other")])
         assert large.result(timeout=60).data is None and other.result(timeout=60).data is None
         verdict = cursed.result(timeout=60).verdict
@@ -92,7 +92,7 @@ class Stillborn(Cluster):
 
 
 def test_workers_that_never_start_end_the_waiting() -> None:
-    with Simulated(Stillborn(4)) as pool:
+    with SimulatedPool(Stillborn(4)) as pool:
         (answer,) = ask(pool, [job("a")])
         with pytest.raises(
             BadInput, match="32 workers in a row did not start: RuntimeEnvSetupError: no space left"
@@ -108,7 +108,7 @@ def sick() -> Exception:
 
 def test_a_job_goes_on_where_the_gpu_is_well() -> None:
     cluster = Faulty(2, a=[sick()])
-    with Simulated(cluster) as pool:
+    with SimulatedPool(cluster) as pool:
         (answer,) = ask(pool, [job("a")])
         assert answer.result(timeout=60).data is None
         assert sum(actor.failed for actor in pool._actors) == 1
@@ -116,7 +116,7 @@ def test_a_job_goes_on_where_the_gpu_is_well() -> None:
 
 def test_nobody_waits_for_a_cluster_whose_gpus_have_all_failed() -> None:
     stages: list[str] = []
-    with Simulated(Faulty(1, a=[sick()])) as pool:
+    with SimulatedPool(Faulty(1, a=[sick()])) as pool:
         answer = pool.submit(job("a"), lambda step: stages.append(step.stage))
         with pytest.raises(BadInput, match=r"all GPUs of the cluster \(1\) failed their health checks"):
             answer.result(timeout=60)
@@ -125,7 +125,7 @@ def test_nobody_waits_for_a_cluster_whose_gpus_have_all_failed() -> None:
 
 def test_workers_that_nobody_needs_are_let_go() -> None:
     cluster = Cluster(4)
-    with Simulated(cluster) as pool:
+    with SimulatedPool(cluster) as pool:
         for answer in ask(pool, [job(str(n)) for n in range(20)]):
             answer.result(timeout=60)
         until(lambda: not cluster.actors)  # neither those that are idle nor those that are pending
@@ -135,7 +135,7 @@ def test_workers_that_nobody_needs_are_let_go() -> None:
 
 def test_a_small_task_does_not_wait_for_all_of_a_large_one() -> None:
     order: list[str] = []
-    with Simulated(Cluster(1)) as pool:
+    with SimulatedPool(Cluster(1)) as pool:
         answers = ask(pool, [*(job("large", n) for n in range(500)), *(job("small", n) for n in range(3))])
         for answer in answers:
             answer.add_done_callback(lambda future: order.append(future.result().job))
@@ -164,7 +164,7 @@ class Silent(Cluster):
 def test_a_worker_without_a_sign_of_life_is_replaced() -> None:
     cluster = Silent(1)
     heard: list[str] = []
-    with Simulated(cluster) as pool:
+    with SimulatedPool(cluster) as pool:
         pool._warn = heard.append
         (answer,) = ask(pool, [job("a")])
         assert json.loads(answer.result(timeout=60).dumps())["job"] == "a/0"

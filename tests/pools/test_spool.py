@@ -313,7 +313,7 @@ def test_a_folder_that_is_gone_for_good_is_one_clear_line(
             waiting.result(30)
         with pytest.raises(BadInput, match="cannot be"):
             asking.submit(building(2))
-    assert len(spool.heard) == 1 and "trying again" in spool.heard[0]
+    assert len(spool.heard) == 1 and "retrying" in spool.heard[0]
 
 
 # --- what is not wanted any more -------------------------------------------------------------------------

@@ -55,8 +55,8 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
     again = [key for key in killed if said.count(f"takes {_words(tmp_path, key)}\n") > 1]
     assert again, "what the killed ones were at was done by others"
     reports = said + "\n".join(heard)
-    assert f"{torn} is set aside" in reports and "truncated" in reports
-    assert f"{copied} is set aside" in reports and "has a result already" in reports
+    assert f"{torn} was moved to quarantine" in reports and "truncated" in reports
+    assert f"{copied} was moved to quarantine" in reports and "has a result already" in reports
     assert not SpoolFolder(tmp_path).open_jobs() and not SpoolFolder(tmp_path).lease_holders()
 
 

@@ -130,7 +130,7 @@ class SpoolPool(Pool):
                 reached, reported = time.monotonic(), False
             except OSError as error:
                 if not reported:
-                    self._warn(f"{self._access_error(error)}; trying again")
+                    self._warn(f"{self._access_error(error)}; retrying")
                     reported = True
                 if time.monotonic() - reached > _UNREACHABLE_SECONDS:
                     self._give_up(waiting, self._access_error(error))
