@@ -20,7 +20,7 @@ from kernelpro.records import Candidate, Job, Options, Task, Verdict  # noqa: E4
 def judge_all(
     work: Sequence[tuple[Path, Sequence[Candidate]]], target: Literal["cpu", "cuda"], options: Options
 ) -> Iterator[tuple[Path, Verdict]]:
-    """Yield each task's path with a verdict, in the order of `work`; report jobs without a verdict on stderr."""
+    """Yield each task's path with a verdict, in order; jobs without a verdict are reported on stderr."""
     pairs = [(path, candidate) for path, candidates in work for candidate in candidates]
     tasks = {path: Task.from_file(path) for path, _ in work}
     jobs = [

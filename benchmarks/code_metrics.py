@@ -2,9 +2,10 @@
 
     python benchmarks/code_metrics.py [--json] [NAME=CHECKOUT ...]      # default: this checkout
 
-Prints a Markdown table with a column per checkout: class names defined in more than one package, lines over 110
-columns (Python and Markdown), public functions without a docstring, dictionaries with string keys and untyped
-values in public signatures and fields, and lines and statements by package. Built-in tasks do not count.
+Prints a Markdown table with a column per checkout: class names defined in more than one package, lines over
+110 columns (Python and Markdown), public functions without a docstring, dictionaries with string keys and
+untyped values in public signatures and fields, and lines and statements by package. Built-in tasks do not
+count.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def public_members(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunc
                 yield member
 
 
-def annotations_of(member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign) -> Iterator[ast.expr | None]:
+def annotations_of(
+    member: ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign,
+) -> Iterator[ast.expr | None]:
     """The annotation of a field, or those of a function's parameters and its result."""
     if isinstance(member, ast.AnnAssign):
         yield member.annotation

@@ -2,12 +2,14 @@
 
     python benchmarks/code_search.py [--rounds 5]
 
-1. Trees of growing size are made of CUTLASS: include/cute, include, all of it, and two and four copies of it.
+1. Trees of growing size are made of CUTLASS: include/cute, include, all of it, and two and four copies of
+   it.
 2. Each is indexed into an empty cache: wall-clock and CPU seconds.
-3. Each of twenty queries is asked `--rounds` times. Every query lists the tree, opens the index and ranks anew.
+3. Each of twenty queries is asked `--rounds` times. Every query lists the tree, opens the index and ranks
+   anew.
 
-Prints a Markdown table: median and worst time of a search, medians of the other kinds of query.
-Needs CUTLASS (`kernelpro code-search` says where it looks for it).
+Prints a Markdown table: median and worst time of a search, medians of the other kinds of query. Needs
+CUTLASS (`kernelpro code-search` says where it looks for it).
 """
 
 from __future__ import annotations
@@ -83,7 +85,9 @@ def measure_tree(tree: SourceTree, rounds: int) -> None:
         for query, _ in QUESTIONS
         for _ in range(rounds)
     ]
-    definition_seconds = [seconds(lambda: queries.definition(tree, "make_tiled_copy", 10)) for _ in range(rounds)]
+    definition_seconds = [
+        seconds(lambda: queries.definition(tree, "make_tiled_copy", 10)) for _ in range(rounds)
+    ]
     uses_seconds = [seconds(lambda: queries.uses(tree, "make_tiled_copy", 20)) for _ in range(rounds)]
     grep_seconds = [
         seconds(lambda: queries.grep(tree, r"struct SM90_TMA\w+", True, "", False, 20)) for _ in range(rounds)

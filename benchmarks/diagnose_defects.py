@@ -3,12 +3,12 @@
     python benchmarks/diagnose_defects.py --out DIR [--only NAME ...] [--no-ncu]
     python benchmarks/diagnose_defects.py --again FILE     # diagnose recorded profiles, without a GPU
 
-Profiles every kernel of tests/defects/gpu (stage 1 in its own sandbox, then counters) and diagnoses it. Prints
-the rank of each planted defect's diagnostic, and whether a healthy kernel gets a severe finding. To save time,
-few runs of ncu collect the counters of all kernels, over the union of what their classes need; each diagnosis
-then runs only the diagnostics that the kernel's own class selects, as `kernelpro profile` does. The profiles go
-to DIR/profiles.json.gz, so that diagnostics can be improved against recorded measurements, such as
-tests/defects/recorded/h200.json.gz.
+Profiles every kernel of tests/defects/gpu (stage 1 in its own sandbox, then counters) and diagnoses it.
+Prints the rank of each planted defect's diagnostic, and whether a healthy kernel gets a severe finding. To
+save time, few runs of ncu collect the counters of all kernels, over the union of what their classes need;
+each diagnosis then runs only the diagnostics that the kernel's own class selects, as `kernelpro profile`
+does. The profiles go to DIR/profiles.json.gz, so that diagnostics can be improved against recorded
+measurements, such as tests/defects/recorded/h200.json.gz.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the profiles here")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="no GPU: diagnose the profiles.json.gz that --out wrote")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="no GPU: diagnose the profiles.json.gz that --out wrote"
+    )
     parser.add_argument("--only", nargs="*", metavar="NAME", help="kernels; default: all")
     parser.add_argument("--no-ncu", action="store_true", help="collect no counters")
     arguments = parser.parse_args()
@@ -186,7 +188,9 @@ def main() -> None:
         profiles = {name: Profile.from_json(data) for name, data in json.loads(text).items()}
     else:
         paths = [
-            p for p in sorted((CORPUS / "gpu").glob("[cd]_*.py")) if not arguments.only or p.stem in arguments.only
+            p
+            for p in sorted((CORPUS / "gpu").glob("[cd]_*.py"))
+            if not arguments.only or p.stem in arguments.only
         ]
         profiles = collect(paths, not arguments.no_ncu)
         arguments.out.mkdir(parents=True, exist_ok=True)

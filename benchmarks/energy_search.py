@@ -256,8 +256,8 @@ def main() -> int:
     if arguments.again and (unknown := [name for name in paths if name not in earlier]):
         parser.error(f"{arguments.again} has no result for {', '.join(unknown)}")
     results: list[dict[str, Any]] = []
-    columns = ("task", "winner, ms", "time over first design", "in loops", "energy saved", "W")
-    columns += ("saved at the same rate", "over the baseline")
+    columns = ["task", "winner, ms", "time over first design", "in loops", "energy saved", "W"]
+    columns += ["saved at the same rate", "over the baseline"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="energy-search-") as scratch, LocalPool() as pool:
         for path in paths.values():

@@ -2,8 +2,8 @@
 
     python benchmarks/judge_examples.py [--target cpu|cuda] [--out FILE] [FOLDER ...]
 
-Prints one line per kernel: time, share of the floor, error, speed-up over each baseline with its 95 % interval,
-and whether the kernel is faster than the fastest baseline.
+Prints one line per kernel: time, share of the floor, error, speed-up over each baseline with its 95 %
+interval, and whether the kernel is faster than the fastest baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all examples of the target")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="default: all examples of the target"
+    )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the verdicts here, as JSON")
     arguments = parser.parse_args()

@@ -1,9 +1,11 @@
-"""Judge the kernels of the recorded inbox runs again, with `--full`: each task's first design and its winner.
+"""Judge the kernels of the recorded inbox runs again, with `--full`: each task's first design and its
+winner.
 
     python benchmarks/judge_inbox.py [--target cpu|cuda] [--out FILE] [NAME ...]
 
-Prints a Markdown table with one row per task; NAME selects tasks. First designs are recorded only for GPU runs
-and only where they are not the winner. Needs a machine with the target's hardware; CuTe kernels need CUTLASS.
+Prints a Markdown table with one row per task; NAME selects tasks. First designs are recorded only for GPU
+runs and only where they are not the winner. Needs a machine with the target's hardware; CuTe kernels need
+CUTLASS.
 """
 
 from __future__ import annotations
@@ -75,10 +77,16 @@ def main() -> None:
             Candidate(path.read_text(), f"{name} {role}") for role, path in kernels.items() if path.exists()
         ]
         work.append((task_path(winner, name), candidates))
-    print(
-        "| task | best baseline, ms | first design, ms | winner over it | winner, ms | speed-up | of the floor |"
+    columns = (
+        "task",
+        "best baseline, ms",
+        "first design, ms",
+        "winner over it",
+        "winner, ms",
+        "speed-up",
+        "of floor",
     )
-    print("|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for _, verdict in judge_all(work, arguments.target, Options(effort="full")):
         name, role = verdict.candidate.split()
         verdicts.setdefault(name, {})[role] = verdict.to_json()
@@ -86,7 +94,9 @@ def main() -> None:
             print(table_row(name, verdicts[name]), flush=True)
         if arguments.out:
             about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": " ".join(sys.argv)}
-            arguments.out.write_text(json.dumps(about | {"verdicts": verdicts}, indent=1) + "\n", encoding="utf-8")
+            arguments.out.write_text(
+                json.dumps(about | {"verdicts": verdicts}, indent=1) + "\n", encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

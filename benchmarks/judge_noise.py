@@ -2,8 +2,8 @@
 
     python benchmarks/judge_noise.py [--target cpu|cuda] [--out FILE] [TASK ...]
 
-Prints one line per task: the speed-up of identical code with its interval, which should contain 1 and be narrow,
-and the judge's own A/A control.
+Prints one line per task: the speed-up of identical code with its interval, which should contain 1 and be
+narrow, and the judge's own A/A control.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", type=Path, metavar="TASK", help="task files; default: all examples")
+    parser.add_argument(
+        "tasks", nargs="*", type=Path, metavar="TASK", help="task files; default: all examples"
+    )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures here, as JSON")
     arguments = parser.parse_args()

@@ -1,11 +1,12 @@
-"""A run that is killed again and again ends like one that is not.
+"""Check that a run that is killed repeatedly ends like an undisturbed one.
 
     python benchmarks/kill_runs.py [--kills 50] [--candidates 40] [--seed 1] [--out FILE]
 
-Makes a folder of C++ candidates of clearly different speed (and some that are wrong, do not build or repeat another),
-searches it twice with the real judge on the CPU: once undisturbed, and once in a process that gets SIGKILL at random
-moments and is resumed each time. Then compares: the trees must be equal (parent, action, source, status), no step may
-be missing, and no candidate may have been judged more often than kills that hit it while it was being judged explain.
+Writes C++ candidates of clearly different speed (and some that are wrong, do not build or repeat another),
+and searches them twice with the real judge on the CPU: once undisturbed, and once in a process that gets
+SIGKILL at random moments and is resumed each time. The trees must be equal (parent, action, source,
+status), no step may be missing, and a kill may cost at most the judgements that it interrupted. Prints the
+counts; exit code 0 if all checks passed.
 """
 
 from __future__ import annotations
@@ -63,22 +64,24 @@ class ModelNew(torch.nn.Module):
 
 
 def write_candidates(folder: Path, count: int) -> None:
-    """Every fourth is wrong, does not build, or is a repetition; the others differ by a fifth in speed from the next."""
+    """Write candidates: a quarter is wrong, broken or repeated; the others differ by a fifth in speed."""
     folder.mkdir(parents=True)
     for index in range(count):
-        kind = {1: "wrong", 5: "broken", 9: "again"}.get(index % 12, "good")
+        kind = {1: "wrong", 5: "broken", 9: "repeated"}.get(index % 12, "good")
         times = round(1.2 ** ((index * 5) % 23) * 2)
-        text = KERNEL.format(times=times if kind != "again" else 2, added="2" if kind == "wrong" else "1")
+        text = KERNEL.format(times=times if kind != "repeated" else 2, added="2" if kind == "wrong" else "1")
         if kind == "broken":
             text = text.replace("long n", "long m")
         (folder / f"{index:03}.py").write_text(text)
 
 
-def command(home: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "kernelpro", *words, "--runs-dir", str(home), "--json"]
+def command(runs_dir: Path, *words: str) -> list[str]:
+    """The kernelpro command with these words."""
+    return [sys.executable, "-m", "kernelpro", *words, "--runs-dir", str(runs_dir), "--json"]
 
 
 def environment(folder: Path) -> dict[str, str]:
+    """The environment of a run: its own data and cache folders."""
     return os.environ | {
         "PYTHONPATH": str(ROOT / "src"),
         "XDG_DATA_HOME": str(folder / "data"),
@@ -86,8 +89,8 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
-    """A run that is quick to judge: kills are what this is about. What the seeds of the compiler would cost is left out."""
+def create_run(folder: Path, runs_dir: Path, candidates: int, policy: str) -> list[str]:
+    """Create a quick run, without compiler seeds or final judgements; returns its command."""
     config = RunConfig(
         task=Task.from_file(folder / "task.py"),
         target="cpu",
@@ -98,55 +101,65 @@ def begin(folder: Path, home: Path, candidates: int, policy: str) -> list[str]:
         compile_seed=False,
         finalists=0,
     )
-    RunStore.create(home, config, "run").close()
-    return command(home, "resume", "run-1")
+    RunStore.create(runs_dir, config, "run").close()
+    return command(runs_dir, "resume", "run-1")
 
 
-def undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
-    home = folder / "plain"
+def run_undisturbed(folder: Path, candidates: int, policy: str) -> list[Step]:
+    """The steps of a run without kills."""
+    runs_dir = folder / "plain"
     subprocess.run(
-        begin(folder, home, candidates, policy),
+        create_run(folder, runs_dir, candidates, policy),
         env=environment(folder),
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    return RunStore.open(home, "run-1").steps()
+    return RunStore.open(runs_dir, "run-1").steps()
 
 
-def killed(
-    folder: Path, candidates: int, policy: str, kills: int, dice: random.Random
+def run_with_kills(
+    folder: Path, candidates: int, policy: str, kills: int, rng: random.Random
 ) -> tuple[list[Step], dict[str, Any]]:
-    """The same, with SIGKILL at random moments: half of them while the run starts, half while it judges its next candidate."""
-    home, log = folder / "killed", folder / "events"
-    words, done, judged = begin(folder, home, candidates, policy), 0, 0
+    """The same run, killed at random moments: half of them while it starts, half while it judges."""
+    runs_dir, log = folder / "killed", folder / "events"
+    words, done, judged = create_run(folder, runs_dir, candidates, policy), 0, 0
     while True:
         with log.open("w") as sink:
             process = subprocess.Popen(words, env=environment(folder), stdout=sink, stderr=subprocess.DEVNULL)
         if done < kills:
-            if dice.random() < 0.5:
-                while process.poll() is None and not _judging(log):
+            if rng.random() < 0.5:
+                while process.poll() is None and not _judgements(log):
                     time.sleep(0.01)
-                time.sleep(dice.uniform(0.0, 1.5))
+                time.sleep(rng.uniform(0.0, 1.5))
             else:
-                time.sleep(dice.uniform(0.2, 3.0))
+                time.sleep(rng.uniform(0.2, 3.0))
         if done < kills and process.poll() is None:
             process.send_signal(signal.SIGKILL)
             done += 1
         process.wait()
-        judged += _judging(log)
+        judged += _judgements(log)
         if process.returncode == 0:
             break
-    return RunStore.open(home, "run-1").steps(), {"kills": done, "judged": judged}
+    return RunStore.open(runs_dir, "run-1").steps(), {"kills": done, "judged": judged}
 
 
-def _judging(log: Path) -> int:
+def _judgements(log: Path) -> int:
+    """Judgements that the log says were started."""
     return log.read_text(errors="replace").count('"phase":"judging"')
 
 
-def tree(steps: list[Step]) -> list[tuple[Any, ...]]:
+def tree_of(steps: list[Step]) -> list[tuple[Any, ...]]:
+    """What must be equal in both runs."""
     return [
-        (s.number, s.parent, s.action, s.source, s.verdict.status if s.verdict else s.note, s.stage)
-        for s in steps
+        (
+            step.number,
+            step.parent,
+            step.action,
+            step.source,
+            step.verdict.status if step.verdict else step.note,
+            step.stage,
+        )
+        for step in steps
     ]
 
 
@@ -154,36 +167,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--candidates", type=int, default=40)
-    parser.add_argument("--policy", default="epsilon-greedy")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
-    begun = time.time()
+    parser.add_argument("--kills", type=int, default=50, help="times that the run is killed")
+    parser.add_argument("--candidates", type=int, default=40, help="candidates of the run")
+    parser.add_argument("--policy", default="epsilon-greedy", help="search policy")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the kills")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result here, as JSON")
+    arguments = parser.parse_args()
+    started = time.time()
     with tempfile.TemporaryDirectory(prefix="kill-runs-") as name:
         folder = Path(name)
         (folder / "task.py").write_text(TASK)
-        write_candidates(folder / "candidates", chosen.candidates)
-        plain = undisturbed(folder, chosen.candidates, chosen.policy)
-        steps, about = killed(
-            folder, chosen.candidates, chosen.policy, chosen.kills, random.Random(chosen.seed)
+        write_candidates(folder / "candidates", arguments.candidates)
+        plain = run_undisturbed(folder, arguments.candidates, arguments.policy)
+        steps, about = run_with_kills(
+            folder, arguments.candidates, arguments.policy, arguments.kills, random.Random(arguments.seed)
         )
-    needed = sum(1 for s in steps if s.verdict)
+    needed = sum(1 for step in steps if step.verdict)
     result = about | {
-        "equal": tree(plain) == tree(steps),
+        "equal": tree_of(plain) == tree_of(steps),
         "steps": len(steps),
         "verdicts": needed,
-        "seconds": round(time.time() - begun),
+        "seconds": round(time.time() - started),
     }
     print(json.dumps(result))
-    for one, other in zip(tree(plain), tree(steps), strict=False):
-        if one != other:
-            print("differs:", one, other)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(result, indent=1) + "\n")
-    if about["kills"] < chosen.kills:
-        sys.exit(f"the run was over after {about['kills']} kills: give it more candidates")
+    for expected, actual in zip(tree_of(plain), tree_of(steps), strict=False):
+        if expected != actual:
+            print("differs:", expected, actual)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    if about["kills"] < arguments.kills:
+        sys.exit(f"the run ended after {about['kills']} kills: give more --candidates")
     sys.exit(0 if result["equal"] and needed <= about["judged"] <= needed + 2 * about["kills"] else 1)
 
 

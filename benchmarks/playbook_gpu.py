@@ -1,16 +1,18 @@
-"""The playbook's GPU kernels on a GPU: are they right, and how near to the bandwidth of a copy?
+"""Check and time the playbook's GPU kernels on a GPU.
 
-    python benchmarks/playbook_gpu.py [--only NAME ...] [--small]        # prints a Markdown table; --small: no timing
+    python benchmarks/playbook_gpu.py [--only NAME ...] [--small]
 
-1. Every family of the tests, at its small shapes, in every first design: right or wrong, against the reference's own error.
-   Designs are tried as they are written, which is with TF32 for products of float32: an operand then has 11 bits, and
-   2^-11 of the result's size is the unit in which the error of such a design is measured. Rounding alone makes 2 to 6
-   units of it in these families; what is wrong is wrong by hundreds. That the same products are right to float32's last
-   bits where a design says fp32 is for tests/authors/test_playbook_triton.py.
-2. Families at the sizes of real models: milliseconds of each first design, of the reference and of torch.compile, and the
-   share of a copy's bandwidth that the least traffic (inputs once, outputs once) has in the best one's time.
+1. Every family of the tests, at its small shapes, in every first design: correct or wrong, against the
+   reference's own error. Designs use TF32 for products of float32, as written: an operand then has 11 bits,
+   and the unit of error is 2^-11 of the result's size. Rounding alone makes 2 to 6 units in these families;
+   wrong kernels are off by hundreds. tests/authors/test_playbook_triton.py checks fp32 products to the last
+   bits.
+2. Families at the sizes of real models: milliseconds of each first design, of the reference and of
+   torch.compile, and the best design's bandwidth as a share of a copy's, counting inputs and outputs once.
+   `--small` skips this.
 
-A design that does not compile or run is reported as failed, with the last line of what was said.
+A design that does not compile or run is reported as failed, with the last line of the error. Prints a line
+per small family and a Markdown table.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,14 +41,14 @@ from kernelpro.lab.tasks import parameters  # noqa: E402
 from kernelpro.lab.tasks.reference import Reference  # noqa: E402
 from kernelpro.records import Task  # noqa: E402
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
-MOST, MOST_OF_HALVES = 20.0, 4e4
-"""Units of error that pass; where results are rounded to halves, more."""
-FLOAT32, TF32 = 1e-6, 2.0**-11
-"""The least units, relative to a result's size."""
+MAX_ERROR, MAX_HALF_ERROR = 20.0, 4e4
+"""Largest error that passes, in units; more if results are rounded to half precision."""
+FLOAT32_UNIT, TF32_UNIT = 1e-6, 2.0**-11
+"""Smallest units, relative to a result's size."""
 TF32_PRODUCT = 'input_precision="tf32"'
-"""What a candidate says where it multiplies so."""
+"""Marks products in TF32 in a candidate's source."""
 
 LARGE = {
     "gelu": make_task("F.gelu(a)", "torch.randn(8192, 8192)"),
@@ -91,109 +94,106 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--small", action="store_true")
-    asked = parser.parse_args()
-    for name, given in FAMILIES.items():
-        if not asked.only or name in asked.only:
-            print(f"{name}: {', '.join(verdicts(given))}", flush=True)
-    if asked.small:
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these families")
+    parser.add_argument("--small", action="store_true", help="check only, without timing")
+    arguments = parser.parse_args()
+    for name, task in FAMILIES.items():
+        if not arguments.only or name in arguments.only:
+            print(f"{name}: {', '.join(check_designs(task))}", flush=True)
+    if arguments.small:
         return
-    bandwidth = copied()
-    print(
-        f"\na copy: {bandwidth / 1e9:.0f} GB/s\n\n| family | designs, ms | best | reference, ms | torch.compile, ms | of a copy |"
-    )
+    bandwidth = copy_bandwidth()
+    print(f"\ncopy: {bandwidth / 1e9:.0f} GB/s\n")
+    print("| family | designs, ms | best | reference, ms | torch.compile, ms | of a copy |")
     print("|---|---|---|---|---|---|")
-    for name, given in LARGE.items():
-        if not asked.only or name in asked.only:
-            print(f"| {name} | {' | '.join(row(given, bandwidth))} |", flush=True)
+    for name, task in LARGE.items():
+        if not arguments.only or name in arguments.only:
+            print(f"| {name} | {' | '.join(time_designs(task, bandwidth))} |", flush=True)
 
 
-def verdicts(given: Task) -> list[str]:
-    """Of each first design of each language."""
-    reference = Reference(given, "cuda", 0)
-    inputs = arguments(reference)
+def check_designs(task: Task) -> list[str]:
+    """Check each first design of each language."""
+    reference = Reference(task, "cuda", 0)
+    inputs = make_inputs(reference)
     with torch.no_grad():
-        wanted = flat(reference.model()(*inputs))
-        exact = flat(reference.model(torch.float64)(*widened(inputs)))
-    found = []
-    for label, source in candidates(given):
-        got = attempted(lambda source=source: flat(loaded(source, reference)(*inputs)))  # type: ignore[misc]
-        if isinstance(got, str):
-            found.append(f"{label} FAILED ({got})")
+        expected = flat(reference.model()(*inputs))
+        exact = flat(reference.model(torch.float64)(*to_double(inputs)))
+    results = []
+    for label, source in candidates(task):
+        outputs = try_call(partial(run_candidate, source, reference, inputs))
+        if isinstance(outputs, str):
+            results.append(f"{label} FAILED ({outputs})")
             continue
-        error = largest_error(got, wanted, exact, TF32 if TF32_PRODUCT in source else FLOAT32)
-        halves = any(one.dtype in (torch.half, torch.bfloat16) for one in got)
-        found.append(
-            f"{label} {'right' if error <= (MOST_OF_HALVES if halves else MOST) else f'WRONG ({error:.0f})'}"
-        )
-    return found
+        error = largest_error(outputs, expected, exact, TF32_UNIT if TF32_PRODUCT in source else FLOAT32_UNIT)
+        half = any(output.dtype in (torch.half, torch.bfloat16) for output in outputs)
+        is_correct = error <= (MAX_HALF_ERROR if half else MAX_ERROR)
+        results.append(f"{label} {'correct' if is_correct else f'WRONG ({error:.0f})'}")
+    return results
 
 
 def largest_error(
-    got: list[torch.Tensor], wanted: list[torch.Tensor], exact: list[torch.Tensor], least: float
+    outputs: list[torch.Tensor], expected: list[torch.Tensor], exact: list[torch.Tensor], min_unit: float
 ) -> float:
-    """In units of the reference's own error, or of `least` where that is smaller."""
+    """The largest error, in units of the reference's own error or of `min_unit`, whichever is larger."""
     errors = [0.0]
-    for one, other, true in zip(got, wanted, exact, strict=True):
-        size = float(true.double().abs().mean()) + 1e-30
-        own = float((other.double() - true.double()).abs().max()) / size
-        error = float((one.double() - true.double()).abs().max()) / size / max(own, least)
+    for output, reference, truth in zip(outputs, expected, exact, strict=True):
+        size = float(truth.double().abs().mean()) + 1e-30
+        own = float((reference.double() - truth.double()).abs().max()) / size
+        error = float((output.double() - truth.double()).abs().max()) / size / max(own, min_unit)
         errors.append(math.inf if math.isnan(error) else error)
     return max(errors)
 
 
-def row(given: Task, bandwidth: float) -> list[str]:
-    reference = Reference(given, "cuda", 0)
-    inputs = arguments(reference)
+def time_designs(task: Task, bandwidth: float) -> list[str]:
+    """Time the first designs of a task; returns the cells of its row."""
+    reference = Reference(task, "cuda", 0)
+    inputs = make_inputs(reference)
     model = reference.model()
     times: dict[str, float | str] = {}
-    for label, source in candidates(given):
-        times[label] = attempted(lambda source=source: timed(loaded(source, reference), inputs))  # type: ignore[misc]
+    for label, source in candidates(task):
+        times[label] = try_call(partial(time_candidate, source, reference, inputs))
     with torch.no_grad():
-        traffic = sum(t.nbytes for t in (*flat(inputs), *flat(model(*inputs)), *model.parameters()))
-    plain, compiled = timed(model, inputs), timed(torch.compile(model), inputs)
+        traffic = sum(tensor.nbytes for tensor in (*flat(inputs), *flat(model(*inputs)), *model.parameters()))
+    eager, compiled = time_model(model, inputs), time_model(torch.compile(model), inputs)
     listed = ", ".join(
         f"{label} {f'failed ({ms})' if isinstance(ms, str) else f'{ms:.3f}'}" for label, ms in times.items()
     )
-    ran = {label: ms for label, ms in times.items() if not isinstance(ms, str)}
-    best = min(ran, key=lambda label: ran[label], default="none")
-    share = f"{traffic / bandwidth / ran[best] * 1e3:.0%}" if ran else "-"
-    return [listed, best, f"{plain:.3f}", f"{compiled:.3f}", share]
+    working = {label: ms for label, ms in times.items() if not isinstance(ms, str)}
+    best = min(working, key=lambda label: working[label], default="none")
+    share = f"{traffic / bandwidth / working[best] * 1e3:.0%}" if working else "-"
+    return [listed, best, f"{eager:.3f}", f"{compiled:.3f}", share]
 
 
-def attempted(call: Callable[[], Found]) -> Found | str:
-    """What the call finds, or in one line why it failed: one design that does is no reason to leave out the others."""
+def try_call(call: Callable[[], Value]) -> Value | str:
+    """The value of a call, or one line that says why it failed."""
     try:
         with torch.no_grad():
-            found = call()
+            value = call()
         torch.cuda.synchronize()
-        return found
-    except Exception as error:  # a compiler's, a launcher's or the device's
-        return (
-            f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no reason given'])[-1].strip()}"
-        )
+        return value
+    except Exception as error:  # from a compiler, a launcher or the device
+        lines = str(error).strip().splitlines() or ["no reason given"]
+        return f"{type(error).__name__}: {lines[-1].strip()}"
 
 
-def candidates(given: Task) -> list[tuple[str, str]]:
-    """The sources of all first designs."""
-    made = []
-    read = program_of(given)
-    for writer in (writer for writer in BACKENDS if writer.target == "cuda"):
-        for place, seed in enumerate(writer.seeds(read)):
+def candidates(task: Task) -> list[tuple[str, str]]:
+    """The sources of all first designs, with labels."""
+    sources = []
+    program = program_of(task)
+    for backend in (backend for backend in BACKENDS if backend.target == "cuda"):
+        for index, seed in enumerate(backend.seeds(program)):
             try:
-                source = writer.write(read, seed.design)
+                source = backend.write(program, seed.design)
             except NoProposal as reason:
-                print(f"{writer.language}: {reason}", file=sys.stderr)
+                print(f"{backend.language}: {reason}", file=sys.stderr)
                 continue
-            made.append((f"{writer.language} {place}", source))
-    return made
+            sources.append((f"{backend.language} {index}", source))
+    return sources
 
 
-def loaded(source: str, reference: Reference) -> torch.nn.Module:
-    with tempfile.NamedTemporaryFile(
-        "w", suffix=".py", delete=False
-    ) as file:  # Triton reads the file of its kernels
+def load_candidate(source: str, reference: Reference) -> torch.nn.Module:
+    """Load a candidate with the reference's state. Its file stays: Triton reads the source of its kernels."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write(source)
     names: dict[str, Any] = {"__name__": "candidate"}
     exec(compile(source, file.name, "exec"), names)
@@ -202,11 +202,23 @@ def loaded(source: str, reference: Reference) -> torch.nn.Module:
     return model.to("cuda")
 
 
-def arguments(reference: Reference) -> Any:
+def make_inputs(reference: Reference) -> Any:
+    """Inputs of the task, from a fixed seed."""
     return tree.unflatten(*reference.inputs(7))
 
 
-def widened(inputs: Any) -> Any:
+def run_candidate(source: str, reference: Reference, inputs: Any) -> list[torch.Tensor]:
+    """The outputs of a candidate."""
+    return flat(load_candidate(source, reference)(*inputs))
+
+
+def time_candidate(source: str, reference: Reference, inputs: Any) -> float:
+    """Milliseconds of a call of a candidate."""
+    return time_model(load_candidate(source, reference), inputs)
+
+
+def to_double(inputs: Any) -> Any:
+    """The inputs with floating-point tensors in float64."""
     return [
         value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for value in inputs
@@ -214,34 +226,36 @@ def widened(inputs: Any) -> Any:
 
 
 def flat(value: Any) -> list[torch.Tensor]:
+    """All tensors in a nest of lists and tuples."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for item in value for tensor in flat(item)] if isinstance(value, (list, tuple)) else []
 
 
-def timed(model: Callable[..., object], inputs: Any) -> float:
+def time_model(model: Callable[..., object], inputs: Any) -> float:
+    """Milliseconds of a call of a model."""
     with torch.no_grad():
         return milliseconds(lambda: model(*inputs))
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 20) -> float:
-    """The median of calls behind each other, each after what empties the L2 cache."""
-    other = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    """The median time of a call, with the L2 cache flushed before each."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     call()
-    found = []
+    times = []
     for _ in range(rounds):
-        other.zero_()
+        flush.zero_()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
         end.record()
         end.synchronize()
-        found.append(begin.elapsed_time(end))
-    return sorted(found)[rounds // 2]
+        times.append(begin.elapsed_time(end))
+    return sorted(times)[rounds // 2]
 
 
-def copied() -> float:
-    """Bytes a second of a large copy, read and written."""
+def copy_bandwidth() -> float:
+    """Bytes per second that a large copy reads and writes."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     return 2 * source.nbytes / milliseconds(lambda: source.clone()) * 1e3
 

@@ -1,12 +1,14 @@
-"""How well a pool uses many workers: the Ray pool's own scheduler on a simulated cluster of 1 to 256 workers.
+"""Measure how well the Ray pool's scheduler uses 1 to 256 workers, on a simulated cluster.
 
-The scheduler runs as it is; only the cluster is simulated, with a clock of its own that jumps from event to event. Jobs take what
-was recorded on an H200 host: seconds to make a task warm, then seconds for each candidate. Efficiency is useful work (each task
-warmed once, each candidate judged once) over workers times the time until the last result. What is missing goes to warming a task
-on several workers, to workers that idle at the end, or to the scheduler itself, whose own processor time is measured and added
-to the clock. Jobs are handed in as `kernelpro bench` does it, task by task, so many at a time.
+    python benchmarks/pool_scaling.py [--tasks 250] [--candidates 75 1] [--workers 1 16 64] [--out FILE]
 
-    python benchmarks/pool_scaling.py [--tasks 250] [--candidates 75 1] [--workers 1 4 16 64 128 256] [--out FILE]
+The scheduler is the real one; only the cluster is simulated, with a clock that jumps from event to event.
+Job times were recorded on an H200 host: seconds to prepare a task, then seconds for each candidate. Jobs
+are submitted as `kernelpro bench` does, task by task, a fixed number at a time.
+
+Efficiency is useful work (each task prepared once, each candidate judged once) over workers times the time
+until the last result. The rest is split into preparing a task on several workers, idle workers, and the
+scheduler, whose CPU time is measured and added to the clock.
 """
 
 from __future__ import annotations
@@ -32,20 +34,22 @@ from kernelpro.suites import judging
 RECORDED = Path(__file__).parent / "results" / "2026-11-15-h200-examples.json"
 
 
-def recorded() -> tuple[list[float], float]:
-    """Seconds of each judgement on a warm task, and of making a task warm (median), on an H200 host."""
-    found = [verdict["measurement"] for verdict in json.loads(RECORDED.read_text())["verdicts"]]
-    warm = [sum(s for stage, s in one["preparation_seconds"].items() if stage != "total") for one in found]
-    return [
-        sum(s for stage, s in one["seconds"].items() if stage != "total") for one in found
-    ], statistics.median(warm)
+def recorded_seconds() -> tuple[list[float], float]:
+    """Seconds of each judgement on a prepared task, and median seconds to prepare a task, on an H200 host."""
+    measurements = [verdict["measurement"] for verdict in json.loads(RECORDED.read_text())["verdicts"]]
+
+    def total(stages: dict[str, float]) -> float:
+        return sum(seconds for stage, seconds in stages.items() if stage != "total")
+
+    prepare = statistics.median(total(measurement["preparation_seconds"]) for measurement in measurements)
+    return [total(measurement["seconds"]) for measurement in measurements], prepare
 
 
-JUDGE_SECONDS, WARM_SECONDS = recorded()
+JUDGE_SECONDS, PREPARE_SECONDS = recorded_seconds()
 
 
 class Cluster:
-    """As much of Ray as the pool uses. Time passes in `wait` alone."""
+    """The part of Ray's API that the pool uses. Time passes only in `wait`."""
 
     class exceptions:
         class RayError(Exception): ...
@@ -53,22 +57,22 @@ class Cluster:
         class RayTaskError(RayError): ...
 
     def __init__(self, workers: int, seed: int = 0):
-        self.workers, self.now, self.busy, self.warmed = workers, 0.0, 0.0, 0
-        self._dice = random.Random(seed)
+        self.workers, self.now, self.busy, self.prepared_tasks = workers, 0.0, 0.0, 0
+        self._rng = random.Random(seed)
         self._count, self._events = itertools.count(), list[tuple[float, int]]()
         self._values: dict[int, Any] = {}
         self.actors: list[Actor] = []
-        self._real = 0.0
+        self._scheduler_started = 0.0
         self.scheduling = 0.0
 
     def remote(self, _: Any) -> Cluster:
         return self
 
     def options(self, **_: Any) -> Any:
-        class Made:
+        class ActorFactory:
             remote = staticmethod(self._make)
 
-        return Made
+        return ActorFactory
 
     def _make(self, sandbox: str) -> Actor:
         self.actors.append(Actor(self, len(self.actors) < self.workers))
@@ -78,65 +82,73 @@ class Cluster:
         return {}
 
     def call(self, at: float, value: Any) -> int:
+        """Register a call that returns `value` at a time; infinity: not yet."""
         number = next(self._count)
         self._values[number] = value
         if at < float("inf"):
-            self.happen(at, number)
+            self.schedule(at, number)
         return number
 
-    def happen(self, at: float, call: int) -> None:
+    def schedule(self, at: float, call: int) -> None:
+        """Make a call return at a time."""
         heapq.heappush(self._events, (at, call))
 
     def answer(self, job: Any) -> Any:
-        """What a worker says to it; an exception is raised."""
+        """A worker's result of the job; exceptions are raised by `get`."""
         return Result(job["id"]).dumps()
 
     def judge_seconds(self) -> float:
-        return self._dice.choice(JUDGE_SECONDS)
+        """A recorded duration, drawn at random."""
+        return self._rng.choice(JUDGE_SECONDS)
 
     def wait(self, calls: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
-        spent = time.thread_time() - self._real
+        """Advance the clock to the next event; returns the calls that are done."""
+        spent = time.thread_time() - self._scheduler_started
         self.scheduling += spent
         self.now += spent
-        ready, known = list[int](), set(calls)
+        ready, pending = list[int](), set(calls)
         self.now = max(self.now + timeout, self._events[0][0] if self._events else 0.0)
         while self._events and self._events[0][0] <= self.now:
             ready.append(heapq.heappop(self._events)[1])
-        ready = [call for call in ready if call in known]
-        self._real = time.thread_time()
+        ready = [call for call in ready if call in pending]
+        self._scheduler_started = time.thread_time()
         return ready, []
 
     def get(self, call: int, timeout: float = 0) -> Any:
+        """The value of a call, or its exception."""
         value = self._values.pop(call, None)
         if value is None or isinstance(value, Exception):
-            raise value or self.exceptions.RayError("it is gone")
+            raise value or self.exceptions.RayError("the actor is gone")
         return value
 
     def kill(self, actor: Actor) -> None:
-        """Who was pending may come now."""
+        """Remove an actor; a pending one may start in its place."""
         if actor in self.actors:
             self.actors.remove(actor)
             for other in self.actors[: self.workers]:
-                other.come()
+                other.start()
 
     def shutdown(self) -> None: ...
 
 
 class Actor:
-    def __init__(self, cluster: Cluster, there: bool):
+    """A worker: it starts at once or when there is room for it."""
+
+    def __init__(self, cluster: Cluster, started: bool):
         self._cluster, self._free, self._task = cluster, 0.0, ""
-        self._there = there
+        self._started = started
         self.hardware, self.run, self.stages = (_Method(f) for f in (self._hardware, self._run, self._stages))
 
     def _hardware(self) -> int:
-        known = {"cuda": "NVIDIA H200", "cpu": "a CPU"}
-        self._arrival = self._cluster.call(self._cluster.now if self._there else float("inf"), known)
+        hardware = {"cuda": "NVIDIA H200", "cpu": "a CPU"}
+        self._arrival = self._cluster.call(self._cluster.now if self._started else float("inf"), hardware)
         return self._arrival
 
-    def come(self) -> None:
-        if not self._there:
-            self._there = True
-            self._cluster.happen(self._cluster.now, self._arrival)
+    def start(self) -> None:
+        """Start a pending actor."""
+        if not self._started:
+            self._started = True
+            self._cluster.schedule(self._cluster.now, self._arrival)
 
     def _stages(self) -> int:
         return self._cluster.call(self._cluster.now, {})
@@ -147,8 +159,8 @@ class Actor:
         self._cluster.busy += seconds
         if job["task"]["name"] != self._task:
             self._task = job["task"]["name"]
-            self._cluster.warmed += 1
-            seconds += WARM_SECONDS
+            self._cluster.prepared_tasks += 1
+            seconds += PREPARE_SECONDS
         self._free = max(self._free, self._cluster.now) + seconds
         return self._cluster.call(self._free, self._cluster.answer(job))
 
@@ -158,7 +170,9 @@ class _Method:
         self.remote = function
 
 
-class Simulated(RayPool):
+class SimulatedPool(RayPool):
+    """The Ray pool on a simulated cluster."""
+
     def __init__(self, cluster: Cluster):
         self._simulated = cluster
         super().__init__()
@@ -175,75 +189,81 @@ class Simulated(RayPool):
         self._simulated.now += 1.0
 
 
-class WithoutReports(Simulated):
-    """Nobody listens: by its own clock the pool would tell those who wait thousands of times a minute."""
+class SilentPool(SimulatedPool):
+    """Does not report its queue: on the simulated clock it would do so thousands of times a minute."""
 
     def _report_queue(self) -> None: ...
 
 
 def measure(tasks: int, candidates: int, workers: int) -> dict[str, float]:
+    """Simulate a suite on so many workers; returns its row of the table."""
     cluster = Cluster(workers)
-    numbers = [(task, n) for task in range(tasks) for n in range(candidates)]
+    numbers = itertools.product(range(tasks), range(candidates))
     jobs = [
-        Job(f"{task}/{n}", "judge", Task(f"# {task}", str(task)), Candidate(f"# {n}"), "cuda")
-        for task, n in numbers
+        Job(f"{task}/{number}", "judge", Task(f"# {task}", str(task)), Candidate(f"# {number}"), "cuda")
+        for task, number in numbers
     ]
-    ended = [0.0]
-    with WithoutReports(cluster) as pool:
-        waiting, done = iter(jobs), threading.Event()
-        left = itertools.count(len(jobs) - 1, -1)
+    last_result = [0.0]
+    with SilentPool(cluster) as pool:
+        unsubmitted, done = iter(jobs), threading.Event()
+        remaining = itertools.count(len(jobs) - 1, -1)
 
-        def ask(answered: Any = None) -> None:
-            """Called by the scheduler's own thread, while its clock stands."""
-            if answered:
-                answered.result()
-                ended[0] = cluster.now
-                if next(left) == 0:
+        def submit_next(finished: Any = None) -> None:
+            """Submit the next job. The scheduler's thread calls this while the clock stands still."""
+            if finished:
+                finished.result()
+                last_result[0] = cluster.now
+                if next(remaining) == 0:
                     done.set()
-            if job := next(waiting, None):
-                pool.submit(job).add_done_callback(ask)
+            if job := next(unsubmitted, None):
+                pool.submit(job).add_done_callback(submit_next)
 
         with pool._lock:
             for _ in range(judging._MAX_SUBMITTED):
-                ask()
+                submit_next()
         done.wait()
-    makespan = ended[0]
-    useful = cluster.busy + tasks * WARM_SECONDS
-    offered = workers * makespan
-    again = (cluster.warmed - tasks) * WARM_SECONDS
+    makespan = last_result[0]
+    useful = cluster.busy + tasks * PREPARE_SECONDS
+    capacity = workers * makespan
+    repeated = (cluster.prepared_tasks - tasks) * PREPARE_SECONDS
     return {
         "tasks": tasks,
         "candidates": candidates,
         "workers": workers,
         "hours": makespan / 3600,
-        "efficiency": useful / offered,
-        "warmed_again": again / offered,
+        "efficiency": useful / capacity,
+        "prepared_again": repeated / capacity,
         "scheduler": cluster.scheduling / makespan,
-        "idle": 1 - (useful + again) / offered,
+        "idle": 1 - (useful + repeated) / capacity,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", type=int, default=250)
-    parser.add_argument(
-        "--candidates", type=int, nargs="+", default=[75, 1], help="for each task; several: one case each"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 128, 256])
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    print(f"recorded: {statistics.mean(JUDGE_SECONDS):.1f} s a candidate, {WARM_SECONDS:.1f} s a task")
+    parser.add_argument("--tasks", type=int, default=250, help="tasks of the suite")
+    parser.add_argument(
+        "--candidates", type=int, nargs="+", default=[75, 1], help="per task; several values: one case each"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1, 4, 16, 64, 128, 256], help="workers of the cluster"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the rows here, as JSON")
+    arguments = parser.parse_args()
+    per_candidate = statistics.mean(JUDGE_SECONDS)
+    print(f"recorded: {per_candidate:.1f} s per candidate, {PREPARE_SECONDS:.1f} s to prepare a task")
     rows = []
-    for candidates in given.candidates:
-        print(f"{given.tasks} tasks, {candidates} candidates each")
-        for workers in given.workers:
-            rows.append(found := measure(given.tasks, candidates, workers))
-            parts = ("efficiency", "warmed_again", "idle", "scheduler")
-            shares = ", ".join(f"{name.replace('_', ' ')} {found[name]:.1%}" for name in parts)
-            print(f"{workers:4d} workers: {found['hours']:6.2f} h; {shares}", flush=True)
-    if given.out:
-        recorded = {"candidate": statistics.mean(JUDGE_SECONDS), "task": WARM_SECONDS}
-        given.out.write_text(json.dumps({"seconds": recorded, "rows": rows}, indent=1) + "\n")
+    for candidates in arguments.candidates:
+        print(f"{arguments.tasks} tasks, {candidates} candidates each")
+        for workers in arguments.workers:
+            rows.append(row := measure(arguments.tasks, candidates, workers))
+            parts = ("efficiency", "prepared_again", "idle", "scheduler")
+            shares = ", ".join(f"{name.replace('_', ' ')} {row[name]:.1%}" for name in parts)
+            print(f"{workers:4d} workers: {row['hours']:6.2f} h; {shares}", flush=True)
+    if arguments.out:
+        recorded = {"candidate": per_candidate, "task": PREPARE_SECONDS}
+        arguments.out.write_text(json.dumps({"seconds": recorded, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""Candidates an hour: builds overlapped with timing against not, and (CPU target) one worker against two.
+"""Measure candidates per hour: builds beside timing against builds in between, and one worker against two.
 
     python benchmarks/pool_throughput.py [--target cuda] [--candidates 12] [--repeat 3] [--out FILE]
 
-All sides judge kernels that were never built before (each has a number of its own in its source), for one task that is warm; sides
-take turns. "One by one" sends a candidate when the one before is judged, so that its
-build has to be waited for; "at once" sends all of them, so that compilers run while others are timed; "two workers" does the
-same in a pool of two. The CPU target is timed by one worker at a time, whoever it is, and compilers rest meanwhile.
+All sides judge kernels that were never built before (each source has its own number) for one prepared task,
+in alternation. "one by one" submits a candidate when the previous one is judged, so that every build is
+waited for. "at once" submits all of them, so that compilers run while others are timed. "two workers" (CPU
+target only) does the same in a pool of two; one worker at a time measures the CPU, and compilers pause
+meanwhile.
+
+Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -91,8 +94,8 @@ class ModelNew(torch.nn.Module):
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
-def jobs(target: Target, count: int) -> list[Job]:
-    """No two have the same source, ever."""
+def make_jobs(target: Target, count: int) -> list[Job]:
+    """Jobs with sources that were never used before."""
     task = Task(TASK.format(size=SIZES[target]), "relu")
     texts = [(CUDA if target == "cuda" else CPP).format(number=secrets.token_hex(8)) for _ in range(count)]
     return [
@@ -100,18 +103,19 @@ def jobs(target: Target, count: int) -> list[Job]:
     ]
 
 
-def seconds(pool: LocalPool, sent: list[Job], at_once: bool) -> float:
-    begun = time.perf_counter()
+def judge_seconds(pool: LocalPool, jobs: list[Job], at_once: bool) -> float:
+    """Seconds to judge all jobs; exits if one does not pass."""
+    started = time.perf_counter()
     results = (
-        [future.result() for future in [pool.submit(job) for job in sent]]
+        [future.result() for future in [pool.submit(job) for job in jobs]]
         if at_once
-        else [pool.run(job) for job in sent]
+        else [pool.run(job) for job in jobs]
     )
-    passed = time.perf_counter() - begun
+    elapsed = time.perf_counter() - started
     for result in results:
         if result.verdict is None or result.verdict.status is not Status.PASSED:
             sys.exit(f"job {result.job}: {result.error or result.verdict}")
-    return passed
+    return elapsed
 
 
 def main() -> None:
@@ -119,42 +123,46 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--candidates", type=int, default=12)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
-    target: Target = chosen.target
-    with LocalPool() as one, LocalPool(devices=local_devices(workers=2)) if target == "cpu" else one as two:
-        sides: dict[str, tuple[LocalPool, bool]] = {"one by one": (one, False), "at once": (one, True)}
+    parser.add_argument("--candidates", type=int, default=12, help="candidates per measurement")
+    parser.add_argument("--repeat", type=int, default=3, help="measurements of each side")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures here, as JSON")
+    arguments = parser.parse_args()
+    target: Target = arguments.target
+    with (
+        LocalPool() as single,
+        LocalPool(devices=local_devices(workers=2)) if target == "cpu" else single as pair,
+    ):
+        sides: dict[str, tuple[LocalPool, bool]] = {"one by one": (single, False), "at once": (single, True)}
         if target == "cpu":
-            sides["two workers"] = (two, True)
+            sides["two workers"] = (pair, True)
         for pool, _ in sides.values():
-            seconds(pool, jobs(target, 4), at_once=True)  # workers start, the task becomes warm
-        taken: dict[str, list[float]] = {name: [] for name in sides}
-        for turn in range(chosen.repeat):
+            judge_seconds(pool, make_jobs(target, 4), at_once=True)  # start the workers and prepare the task
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for turn in range(arguments.repeat):
             for name in list(sides)[:: 1 if turn % 2 else -1]:
                 pool, at_once = sides[name]
-                taken[name].append(seconds(pool, jobs(target, chosen.candidates), at_once))
-                print(f"{name}: {taken[name][-1]:.1f} s", file=sys.stderr, flush=True)
-    show(taken, chosen.candidates)
-    if chosen.out:
-        found: dict[str, Any] = {
+                seconds[name].append(judge_seconds(pool, make_jobs(target, arguments.candidates), at_once))
+                print(f"{name}: {seconds[name][-1]:.1f} s", file=sys.stderr, flush=True)
+    print_table(seconds, arguments.candidates)
+    if arguments.out:
+        report: dict[str, Any] = {
             "command": " ".join(sys.argv),
-            "environment": environment.snapshot(target),
-            "seconds": taken,
+            "environment": environment.snapshot(target).to_json(),
+            "seconds": seconds,
         }
-        chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def show(taken: dict[str, list[float]], count: int) -> None:
-    print(f"| {count} candidates | seconds | candidates an hour | times the first |")
+def print_table(seconds: dict[str, list[float]], count: int) -> None:
+    """Print a Markdown table of the sides."""
+    print(f"| {count} candidates | seconds | candidates per hour | ratio |")
     print("|---|---|---|---|")
-    first = statistics.median(next(iter(taken.values())))
-    for name, values in taken.items():
-        usual = statistics.median(values)
-        print(
-            f"| {name} | {usual:.1f} ({min(values):.1f} to {max(values):.1f}) | {3600 * count / usual:.0f} | {first / usual:.2f} |"
-        )
+    first = statistics.median(next(iter(seconds.values())))
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        cells = [name, f"{median:.1f} ({min(values):.1f} to {max(values):.1f})"]
+        cells += [f"{3600 * count / median:.0f}", f"{first / median:.2f}"]
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

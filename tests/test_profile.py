@@ -17,7 +17,7 @@ from kernelpro.cli import diagnostics
 from kernelpro.diagnose import runner
 from kernelpro.diagnose.counters import WARP_CYCLES, stall_metric
 from kernelpro.diagnose.diagnostics import registry
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.profile import ncu
 from kernelpro.records import (
     Candidate,
@@ -196,7 +196,7 @@ def test_a_candidate_that_crashes_is_told_without_a_traceback() -> None:
         ("raises_in_forward.py", "(crashed): forward raised ValueError"),
     ],
 )
-def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: Worker) -> None:
+def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: JobRunner) -> None:
     job = Job(
         "1",
         "profile",

@@ -1,1 +1,1 @@
-"""Searches without a GPU and without an author: policies against simulated or recorded landscapes."""
+"""Simulated searches: policies on synthetic or recorded tasks, without a GPU and without an author."""

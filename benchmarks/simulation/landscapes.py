@@ -1,25 +1,29 @@
-"""Landscapes with the irregularities of kernels, as generative models with a seed.
+"""Synthetic tasks with the irregularities of kernel optimization, generated from a seed.
 
-A kernel is a family of designs, a set of applied methods, and its slop (how badly it is written).
+A kernel has a family of designs, a set of applied methods, and slop (how badly it is written).
 
-1. Four resources (arithmetic, memory, latency, launches, say) each need a time; a kernel starts above each resource's own
-   minimum, and a method lowers one of them. The time is the 4-norm over resources: units overlap, so a gain shows only
-   where its resource dominates, and each gain shifts the bottleneck. At the floor every resource is at its minimum.
-2. Methods: gains are heavy-tailed; hard ones are those that gain much. They may need another method first, cost another
-   resource (registers for fusion), exclude others (traps), pay only together with the others of their group, and interact.
-3. Families: each allows some of the methods and has a ceiling of its own; a seed draws a family by popularity, and has a
-   few methods already (a strong model starts bold).
-4. The author does not know the truth. It draws among the applicable methods by exp(belief / 0.1), where the belief mixes
-   the true gain at this kernel (weight: the task's guidance), a lasting prejudice, and the moment's noise. What was
-   tried at this node before is drawn three times less. It does two methods at once in 20 % of cases, undoes one in 5 %,
-   and hands in a duplicate in 6 %.
-5. Failure: by the difficulty of the methods, and by how much the kernel already does. A bug has layers; a fix removes
-   one with some chance, and some bugs are misconceptions that no fix removes. Some fixes drop the method.
+1. Four resources (such as arithmetic, memory, latency, launches) each need a time; a kernel starts above
+   each resource's own minimum, and a method lowers one of them. The time is the 4-norm over resources:
+   units overlap, so a gain shows only where its resource dominates, and each gain shifts the bottleneck. At
+   the floor every resource is at its minimum.
+2. Methods: gains are heavy-tailed; hard ones are those that gain much. They may need another method first,
+   cost another resource (registers for fusion), exclude others (traps), pay only together with the others
+   of their group, and interact.
+3. Families: each allows some of the methods and has a ceiling of its own; a seed draws a family by
+   popularity, and has a few methods already (a strong model starts bold).
+4. The author does not know the truth. It draws among the applicable methods by exp(belief / 0.1), where the
+   belief mixes the true gain at this kernel (weight: the task's guidance), a lasting prejudice, and the
+   moment's noise. What was tried at this node before is drawn three times less. It does two methods at once
+   in 20 % of cases, undoes one in 5 %, and hands in a duplicate in 6 %.
+5. Failure: by the difficulty of the methods, and by how much the kernel already does. A bug has layers; a
+   fix removes one with some chance, and some bugs are misconceptions that no fix removes. Some fixes drop
+   the method.
 6. Measured time = true time x noise of 1-2 %, never below the floor.
 
-The numbers are calibrated to KernelPro and to single passes of models: a single shot is 0.5-1.9x as fast as the best
-baseline; a third of the steps fail; few steps gain more than 1.5x (18 % of those that follow KernelPro's best
-diagnostic, 4 % for the worst); 43 failures in a row happen. benchmarks/policies.py prints the resulting figures.
+The numbers are calibrated to KernelPro and to single passes of models: a single shot is 0.5-1.9x as fast as
+the best baseline; a third of the steps fail; few steps gain more than 1.5x (18 % of those that follow
+KernelPro's best diagnostic, 4 % for the worst); 43 failures in a row happen. benchmarks/policies.py prints
+the resulting figures.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ _NORM = 4.0
 
 @dataclass(frozen=True)
 class LandscapeKind:
-    """What distinguishes the kinds of landscape; probabilities and log-times."""
+    """Parameters of a kind of landscape: probabilities and log-times."""
 
     chain: float
     """A method needs an earlier one."""
@@ -56,7 +60,7 @@ class LandscapeKind:
     depth: float
     """Log-chance of failure that each method already applied adds."""
     layers: int
-    """Most layers of a bug."""
+    """Largest number of layers of a bug."""
     fix: float
     """Chance that a fix removes a layer."""
     groups: int = 0
@@ -64,7 +68,7 @@ class LandscapeKind:
     traps: int = 0
     """Methods that exclude three others."""
     deceptive: bool = False
-    """The popular family starts fast and ends early; the good one is rare, harder and starts slow."""
+    """The popular family starts fast and has a low ceiling; the good one is rare, harder and starts slow."""
 
 
 KINDS: MappingProxyType[str, LandscapeKind] = MappingProxyType(
@@ -82,11 +86,13 @@ KINDS: MappingProxyType[str, LandscapeKind] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Method:
+    """An optimization that can be applied to a kernel."""
+
     resource: int
     gain: float
     difficulty: float
     needs: int = 0
-    """Mask of methods that must be there."""
+    """Mask of methods that must be applied first."""
     excludes: int = 0
     side: tuple[int, float] | None = None
     group: int = 0
@@ -96,6 +102,8 @@ class Method:
 
 @dataclass(frozen=True)
 class Family:
+    """A family of designs."""
+
     start: tuple[float, ...]
     """Log-distance of each resource from its minimum."""
     residual: float
@@ -107,18 +115,18 @@ class Family:
 
 @dataclass(frozen=True)
 class SimulatedKernel:
-    """What the landscape remembers of a candidate."""
+    """The hidden state of a candidate."""
 
     family: int
     mask: int
     slop: float
     step: int = 0
-    """Mask of the methods that its author tried to add."""
+    """Mask of the methods that the author tried to add."""
     layers: int = 0
-    """Bugs left; 0: it works."""
+    """Layers of the bug that are left; 0: it works."""
     fixable: bool = True
     fallback: SimulatedKernel | None = None
-    """What a fix leaves if it drops the method."""
+    """The kernel that a fix leaves if it drops the method."""
 
 
 @dataclass
@@ -139,9 +147,9 @@ class SyntheticLandscape:
 
     def log_time(self, family: int, mask: int) -> float:
         """Log of the time over the floor, without slop; never below 0."""
-        known = self._logs.get((family, mask))
-        if known is not None:
-            return known
+        cached = self._logs.get((family, mask))
+        if cached is not None:
+            return cached
         design = self.families[family]
         level, extra = list(design.start), design.residual
         for at, method in enumerate(self.methods):
@@ -162,9 +170,11 @@ class SyntheticLandscape:
         return self._logs[family, mask]
 
     def true_ms(self, kernel: SimulatedKernel) -> float:
+        """The time of a kernel without measurement noise."""
         return self.floor_ms * math.exp(self.log_time(kernel.family, kernel.mask) + kernel.slop)
 
     def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> SimulatedResult:
+        """Write and judge the candidate of a pending node."""
         assert node.parent is not None
         if node.action == "seed":
             kernel = self._seed(rng)
@@ -172,14 +182,15 @@ class SyntheticLandscape:
             kernel = self._fixed(hidden[node.parent], rng)
         else:
             tried = {hidden[id].step for id in tree.nodes[node.parent].children if id != node.id}
-            lent = hidden[node.donor].mask if node.donor is not None else 0
-            kernel = self._improved(hidden[node.parent], tried, rng, lent)
+            donated = hidden[node.donor].mask if node.donor is not None else 0
+            kernel = self._improved(hidden[node.parent], tried, rng, donated)
         if kernel.layers:
             return SimulatedResult(None, None, kernel)
         true = self.true_ms(kernel)
         return SimulatedResult(max(self.floor_ms, true * math.exp(rng.gauss(0.0, self.noise))), true, kernel)
 
     def applicable(self, kernel: SimulatedKernel) -> list[int]:
+        """The methods that can be applied to a kernel."""
         mask, allowed = kernel.mask, self.families[kernel.family].allowed
         return [
             at
@@ -191,7 +202,7 @@ class SyntheticLandscape:
         ]
 
     def _seed(self, rng: random.Random) -> SimulatedKernel:
-        family = rng.choices(range(len(self.families)), [each.popularity for each in self.families])[0]
+        family = rng.choices(range(len(self.families)), [design.popularity for design in self.families])[0]
         kernel = SimulatedKernel(family, 0, rng.expovariate(8.0))
         plain = kernel
         for at in rng.sample(range(len(self.methods)), len(self.methods)):
@@ -200,12 +211,12 @@ class SyntheticLandscape:
         return self._broken(kernel, plain, self.families[family].fail, rng)
 
     def _improved(
-        self, parent: SimulatedKernel, tried: set[int], rng: random.Random, lent: int = 0
+        self, parent: SimulatedKernel, tried: set[int], rng: random.Random, donated: int = 0
     ) -> SimulatedKernel:
-        """`lent`: mask of the methods of another kernel, which are taken over first."""
+        """Add a method or two. `donated`: mask of the donor's methods, which are preferred."""
         draw = rng.random()
         options = self.applicable(parent)
-        options = [at for at in options if lent >> at & 1] or options
+        options = [at for at in options if donated >> at & 1] or options
         slop = max(0.0, parent.slop + rng.gauss(-0.01, self.kind.slop))
         if draw < 0.06:
             return SimulatedKernel(parent.family, parent.mask, parent.slop)
@@ -213,9 +224,9 @@ class SyntheticLandscape:
             undone = rng.choice([at for at in range(len(self.methods)) if parent.mask >> at & 1])
             return SimulatedKernel(parent.family, parent.mask & ~(1 << undone), slop, 1 << undone)
         here = self.log_time(parent.family, parent.mask)
-        step, works = 0, 1.0 - self.kind.fail
+        step, success = 0, 1.0 - self.kind.fail
         for _ in range(2 if rng.random() < 0.2 else 1):
-            if not options:  # nothing left to apply: the same methods, written anew
+            if not options:  # nothing left to apply: the same methods, rewritten
                 break
             weights = []
             for at in options:
@@ -224,12 +235,14 @@ class SyntheticLandscape:
                 belief = self.guidance * gain + (1 - self.guidance) * method.prejudice + rng.gauss(0.0, 0.1)
                 weights.append(math.exp(belief / 0.1) * (0.33 if 1 << at in tried else 1.0))
             at = rng.choices(options, weights)[0]
-            options = [each for each in options if each != at and not self.methods[at].excludes >> each & 1]
+            options = [
+                option for option in options if option != at and not self.methods[at].excludes >> option & 1
+            ]
             step |= 1 << at
-            works *= 1.0 - self.methods[at].difficulty
-        works *= math.exp(-self.kind.depth * parent.mask.bit_count())
+            success *= 1.0 - self.methods[at].difficulty
+        success *= math.exp(-self.kind.depth * parent.mask.bit_count())
         return self._broken(
-            SimulatedKernel(parent.family, parent.mask | step, slop, step), parent, 1.0 - works, rng
+            SimulatedKernel(parent.family, parent.mask | step, slop, step), parent, 1.0 - success, rng
         )
 
     def _broken(
@@ -248,78 +261,79 @@ class SyntheticLandscape:
             return broken
         if broken.layers > 1:
             return replace(broken, layers=broken.layers - 1)
-        kept = broken if rng.random() < 0.85 else broken.fallback
-        return SimulatedKernel(broken.family, kept.mask, kept.slop, broken.step)
+        result = broken if rng.random() < 0.85 else broken.fallback
+        return SimulatedKernel(broken.family, result.mask, result.slop, broken.step)
 
 
 def generate(kind: str, seed: int) -> SyntheticLandscape:
-    """A task of this kind: the same for the same seed."""
-    what, rng = KINDS[kind], random.Random(f"{kind} {seed}")
+    """Generate a task of this kind; the same seed gives the same task."""
+    parameters, rng = KINDS[kind], random.Random(f"{kind} {seed}")
     headroom = min(math.log(40.0), max(math.log(1.3), rng.gauss(math.log(4.5), 0.8)))
     floor = math.exp(rng.uniform(math.log(0.02), math.log(5.0)))
     naive = max(0.3, headroom + rng.gauss(0.4, 0.4))
     start = [naive * rng.uniform(0.0, 1.0) for _ in range(RESOURCES)]
     start[rng.randrange(RESOURCES)] = naive
     shares = [rng.uniform(0.3, 1.0) for _ in range(RESOURCES)]
-    methods = _methods(what, start, naive, rng)
+    methods = _methods(parameters, start, naive, rng)
     families = []
     for at, residual in enumerate(
         rng.sample([0.0, *(min(1.0, rng.expovariate(4.0)) for _ in range(FAMILIES - 1))], FAMILIES)
     ):
         share = 0.95 if residual == 0.0 else rng.uniform(0.6, 0.95)
-        allowed = sum(1 << each for each in range(METHODS) if rng.random() < share)
+        allowed = sum(1 << method for method in range(METHODS) if rng.random() < share)
         offset, popularity, fail = (
             rng.gauss(0.0, 0.15),
             rng.expovariate(1.0) + 0.1,
-            rng.uniform(*what.seed_fail),
+            rng.uniform(*parameters.seed_fail),
         )
-        if what.deceptive:
+        if parameters.deceptive:
             residual = headroom * rng.uniform(0.3, 0.7) if at == 0 else 0.0 if at == 1 else residual + 0.2
             offset, popularity = (-0.3, 6.0) if at == 0 else (0.3, 1.0) if at == 1 else (offset, popularity)
             fail += 0.1 if at == 1 else 0.0
         families.append(
-            Family(tuple(max(0.0, each + offset) for each in start), residual, allowed, popularity, fail)
+            Family(tuple(max(0.0, level + offset) for level in start), residual, allowed, popularity, fail)
         )
     pairs = [
         (1 << a | 1 << b, rng.gauss(0.0, 0.12))
         for a in range(METHODS)
         for b in range(a)
-        if rng.random() < what.interact
+        if rng.random() < parameters.interact
     ]
     return SyntheticLandscape(
-        what, floor * math.exp(headroom), floor, tuple(shares), tuple(methods), tuple(families), tuple(pairs),
-        guidance=rng.uniform(0.1, 0.6), noise=rng.uniform(0.01, 0.02),
+        parameters, floor * math.exp(headroom), floor, tuple(shares), tuple(methods), tuple(families),
+        tuple(pairs),         guidance=rng.uniform(0.1, 0.6), noise=rng.uniform(0.01, 0.02),
     )  # fmt: skip
 
 
-def _methods(what: LandscapeKind, start: list[float], naive: float, rng: random.Random) -> list[Method]:
-    """Gains share out what each resource starts with; hard is what gains much."""
+def _methods(parameters: LandscapeKind, start: list[float], naive: float, rng: random.Random) -> list[Method]:
+    """Draw the methods: gains divide each resource's excess time; methods that gain much are hard."""
     resources = [at % RESOURCES for at in range(METHODS)]
     rng.shuffle(resources)
     weights = [rng.expovariate(1.0) ** 3 for _ in range(METHODS)]
     totals = [
-        sum(w for w, r in zip(weights, resources, strict=True) if r == each) for each in range(RESOURCES)
+        sum(weight for weight, used in zip(weights, resources, strict=True) if used == resource)
+        for resource in range(RESOURCES)
     ]
-    reach = [each * rng.uniform(0.9, 1.3) for each in start]
+    reach = [level * rng.uniform(0.9, 1.3) for level in start]
     gains = [reach[r] * w / totals[r] for w, r in zip(weights, resources, strict=True)]
     largest = sorted(range(METHODS), key=lambda at: -gains[at])
     groups, excludes = [0] * METHODS, [0] * METHODS
-    rest = largest[: 3 * what.groups]
+    rest = largest[: 3 * parameters.groups]
     rng.shuffle(rest)
-    for _ in range(what.groups):
+    for _ in range(parameters.groups):
         members = [rest.pop() for _ in range(rng.choice((2, 3)))]
         for at in members:
-            groups[at] = sum(1 << each for each in members)
-    for trap in largest[1 : 1 + what.traps]:
-        for at in rng.sample([each for each in range(METHODS) if each != trap], 3):
+            groups[at] = sum(1 << member for member in members)
+    for trap in largest[1 : 1 + parameters.traps]:
+        for at in rng.sample([method for method in range(METHODS) if method != trap], 3):
             excludes[trap] |= 1 << at
             excludes[at] |= 1 << trap
     methods = []
     for at, gain in enumerate(gains):
-        needs = 1 << rng.randrange(at) if at and rng.random() < what.chain else 0
+        needs = 1 << rng.randrange(at) if at and rng.random() < parameters.chain else 0
         side = ((resources[at] + rng.randrange(1, RESOURCES)) % RESOURCES, gain * rng.uniform(0.1, 0.5))
         difficulty = min(0.7, 0.05 + 0.6 * rng.random() * min(1.0, gain / 0.7))
-        paid = side if rng.random() < what.side else None
+        paid = side if rng.random() < parameters.side else None
         prejudice = rng.gauss(0.5 * gain, 0.15)
         methods.append(
             Method(

@@ -1,14 +1,14 @@
-"""An empirical landscape: draws results from a recorded run.
+"""A task whose results are drawn from a recorded run.
 
-1. Each recorded candidate becomes an example: its action, the reward of its nearest working ancestor (the root counts),
-   and its outcome: failed, or its log-time relative to that ancestor.
-2. An attempt takes the NEIGHBOURS examples of the same action whose ancestors' rewards are nearest, draws one uniformly,
-   and applies it to the ancestor that the simulated tree has. An action that was never recorded fails; a combination is
-   then an improvement.
+1. Each recorded candidate becomes an example: its action, the reward of its nearest working ancestor (the
+   root counts), and its outcome: failed, or its log-time relative to that ancestor.
+2. An attempt takes the NEIGHBOURS examples of the same action whose ancestors' rewards are nearest, draws
+   one uniformly, and applies it to the ancestor that the simulated tree has. An action that was never
+   recorded fails; a combination then counts as an improvement.
 3. No time falls below the floor.
 
-So gains shrink as a kernel nears the floor where they did so in the recorded run, and failures and fixes come as often as
-they came there. What is lost is the identity of methods: the same gain can be drawn twice in a chain.
+Gains shrink towards the floor as they did in the recorded run, and failures and fixes are as frequent. The
+identity of methods is lost: the same gain can be drawn twice in a chain.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NEIGHBOURS = 8
 
 
 class RecordedLandscape:
-    """Built from {"baseline_ms", "floor_ms", "nodes": [{"id", "parent", "action", "ms"}, ...]}; ms is null where it failed.
-    A combination has its "donor" too.
+    """Built from {"baseline_ms", "floor_ms", "nodes": [{"id", "parent", "action", "ms"}, ...]}.
 
-    The root (id 0) may be left out. Parents come before their children; ids are whole numbers in any numbering.
+    `ms` is null if the candidate failed; a combination also has its `donor`. The root (id 0) may be left out.
+    Parents come before their children; ids are integers in any numbering.
     """
 
     def __init__(self, recorded: dict[str, Any]) -> None:
@@ -40,12 +40,12 @@ class RecordedLandscape:
             self.baseline_ms, self.floor_ms = float(recorded["baseline_ms"]), float(recorded["floor_ms"])
             tree = Tree(self.baseline_ms, self.floor_ms)
             ids = {0: 0}
-            for each in recorded["nodes"]:
-                if each["id"] != 0:
-                    donor = ids[each["donor"]] if each.get("donor") else None
-                    node = tree.add(ids[each["parent"]], each["action"], donor)
-                    tree.settle(node.id, each["ms"])
-                    ids[each["id"]] = node.id
+            for entry in recorded["nodes"]:
+                if entry["id"] != 0:
+                    donor = ids[entry["donor"]] if entry.get("donor") else None
+                    node = tree.add(ids[entry["parent"]], entry["action"], donor)
+                    tree.settle(node.id, entry["ms"])
+                    ids[entry["id"]] = node.id
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"the recorded run cannot be replayed: {type(error).__name__}: {error}") from None
         examples: dict[str, list[tuple[float, float | None]]] = {
@@ -55,42 +55,48 @@ class RecordedLandscape:
             "combine": [],
         }
         for node in tree.nodes[1:]:
-            above = _working(tree, node)
-            assert above.ms is not None
+            ancestor = _working_ancestor(tree, node)
+            assert ancestor.ms is not None
             examples[node.action].append(
-                (above.reward, None if node.ms is None else math.log(node.ms / above.ms))
+                (ancestor.reward, None if node.ms is None else math.log(node.ms / ancestor.ms))
             )
         if not examples["seed"]:
-            raise BadInput("the recorded run cannot be replayed: it has no seed")
-        self._examples = {action: sorted(each, key=lambda pair: pair[0]) for action, each in examples.items()}
+            raise BadInput("the recorded run cannot be replayed: it has no seed candidate")
+        self._examples = {
+            action: sorted(pairs, key=lambda pair: pair[0]) for action, pairs in examples.items()
+        }
 
     @classmethod
     def from_file(cls, path: Path) -> RecordedLandscape:
+        """Read a recorded run from a JSON file."""
         try:
             return cls(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, json.JSONDecodeError) as error:
             raise BadInput(f"the recorded run cannot be read: {path} ({error})") from None
 
     def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> SimulatedResult:
+        """Draw the result of a pending node from similar recorded ones."""
         examples = self._examples[node.action] or (
             self._examples["improve"] if node.action == "combine" else []
         )
         if not examples:
             return SimulatedResult(None, None, None)
-        above = _working(tree, node)
-        low = high = bisect_left(examples, above.reward, key=lambda pair: pair[0])
+        ancestor = _working_ancestor(tree, node)
+        low = high = bisect_left(examples, ancestor.reward, key=lambda pair: pair[0])
         while high - low < min(NEIGHBOURS, len(examples)):
-            below = above.reward - examples[low - 1][0] if low else math.inf
-            beyond = examples[high][0] - above.reward if high < len(examples) else math.inf
+            below = ancestor.reward - examples[low - 1][0] if low else math.inf
+            beyond = examples[high][0] - ancestor.reward if high < len(examples) else math.inf
             low, high = (low - 1, high) if below < beyond else (low, high + 1)
         log_ratio = examples[rng.randrange(low, high)][1]
         if log_ratio is None:
             return SimulatedResult(None, None, None)
-        assert above.ms is not None
-        ms = max(self.floor_ms, above.ms * math.exp(log_ratio))
+        assert ancestor.ms is not None
+        ms = max(self.floor_ms, ancestor.ms * math.exp(log_ratio))
         return SimulatedResult(ms, ms, None)
 
 
-def _working(tree: Tree, node: TreeNode) -> TreeNode:
+def _working_ancestor(tree: Tree, node: TreeNode) -> TreeNode:
     """The nearest ancestor that works."""
-    return next(each for each in tree.path(node.id) if each.id != node.id and each.state == "ok")
+    return next(
+        ancestor for ancestor in tree.path(node.id) if ancestor.id != node.id and ancestor.state == "ok"
+    )

@@ -1,6 +1,6 @@
-"""Runs a policy on a landscape.
+"""Run a policy on a landscape.
 
-A landscape acts as author, compiler and judge at once: given where the tree grows, it returns the result.
+A landscape acts as author, compiler and judge: given a new node of the tree, it returns the result.
 `landscapes` generates them from a model of kernels, `recorded` from a recorded run.
 """
 
@@ -16,27 +16,31 @@ from kernelpro.search.tree import Tree, TreeNode
 
 @dataclass(frozen=True)
 class SimulatedResult:
-    """What came of one candidate."""
+    """The result of one candidate."""
 
     ms: float | None
     """Measured time; None: failed."""
     true_ms: float | None
-    """The time without the noise of the measurement."""
+    """The time without measurement noise."""
     hidden: Any
-    """What the landscape remembers of the candidate. Policies do not see it."""
+    """The landscape's state of the candidate. Policies do not see it."""
 
 
 class Landscape(Protocol):
     """A simulated task."""
 
     @property
-    def baseline_ms(self) -> float: ...
+    def baseline_ms(self) -> float:
+        """Time of the baseline."""
+        ...
 
     @property
-    def floor_ms(self) -> float: ...
+    def floor_ms(self) -> float:
+        """Smallest possible time."""
+        ...
 
     def attempt(self, tree: Tree, node: TreeNode, hidden: list[Any], rng: random.Random) -> SimulatedResult:
-        """The result of the pending node. `hidden[id]` is what the landscape remembers of an older node."""
+        """The result of the pending node. `hidden[id]` is the landscape's state of an older node."""
         ...
 
 
@@ -45,7 +49,8 @@ def simulate(
 ) -> list[float]:
     """True time of the best-measured node after each candidate; apart from noise, at most the baseline's.
 
-    1. While fewer than `concurrency` candidates are pending and the budget allows: choose, add, and draw the result,
+    1. While fewer than `concurrency` candidates are pending and the budget allows: choose, add, and draw the
+       result,
        which the tree does not see yet.
     2. Settle a random pending candidate: candidates take different times to write and to build.
     """

@@ -23,7 +23,7 @@ from kernelpro.lab.languages import detect
 from kernelpro.lab.profile import sass
 from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
-from kernelpro.lab.tree import unpack
+from kernelpro.lab.tree import unflatten
 from kernelpro.records import Task
 
 TASKS = Path(__file__).parent / "tasks"
@@ -106,7 +106,7 @@ def compile_triton(path: Path, reference: Reference) -> tuple[int, ...]:
     JITFunction.run = compiled
     with torch.no_grad():
         model = module(path).ModelNew(*reference.init_inputs).to("meta")
-        model(*unpack(*reference.inputs(0)))
+        model(*unflatten(*reference.inputs(0)))
     return grids[-1]
 
 

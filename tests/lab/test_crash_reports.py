@@ -47,7 +47,9 @@ class ModelNew(torch.nn.Module):
         ("rest", "sys.exit(3)", "importing the candidate: called sys.exit(3)"),
     ],
 )
-def test_one_that_ends_the_process_is_told_so(quick_judge: QuickJudge, place: str, code: str, words: str) -> None:
+def test_one_that_ends_the_process_is_told_so(
+    quick_judge: QuickJudge, place: str, code: str, words: str
+) -> None:
     parts = {"constructor": "pass", "forward": "return torch.relu(x)", "rest": ""} | {place: code}
     verdict = quick_judge.judge(TASK, Candidate(MODULE.format(**parts)))
     assert verdict.status is Status.CRASHED and words in verdict.reason, verdict.reason

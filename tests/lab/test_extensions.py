@@ -15,7 +15,7 @@ import torch
 from quick_judge import QuickJudge
 
 from kernelpro.lab.languages import registry
-from kernelpro.lab.languages.torch import why_unbuilt
+from kernelpro.lab.languages.torch import extension_build_error
 from kernelpro.records import Candidate, Status, Task
 
 LANGUAGE = registry()["torch"]
@@ -49,16 +49,19 @@ def few_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_missing_is_named(few_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     failed = "Error building extension 'own': [1/2] c++ -MMD\nFAILED: main.o\n/bin/sh: 1: c++: not found\n"
-    assert str(LANGUAGE.missing()).startswith("no C++ compiler") and why_unbuilt(failed) == LANGUAGE.missing()
+    assert (
+        str(LANGUAGE.missing()).startswith("no C++ compiler")
+        and extension_build_error(failed) == LANGUAGE.missing()
+    )
     (few_programs / "c++").symlink_to("/bin/true")
     lacking = "Ninja is required to load C++ extensions (pip install ninja to get it)"
     assert (
         str(LANGUAGE.missing()).startswith("ninja is not installed")
-        and why_unbuilt(lacking) == LANGUAGE.missing()
+        and extension_build_error(lacking) == LANGUAGE.missing()
     )
     (few_programs / "ninja").symlink_to("/bin/true")
     assert LANGUAGE.missing() is None
-    assert why_unbuilt("an error: of another kind") is None
+    assert extension_build_error("an error: of another kind") is None
 
 
 def test_a_missing_compiler_is_the_reason(quick_judge: QuickJudge, few_programs: Path) -> None:

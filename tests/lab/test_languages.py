@@ -10,7 +10,7 @@ import torch
 from quick_judge import QuickJudge
 
 from kernelpro import runtime
-from kernelpro.lab.languages import own_kernels, cuda, detect, native
+from kernelpro.lab.languages import cuda, detect, native, own_kernels
 from kernelpro.lab.languages.machine_code import fingerprint, gpu_images
 from kernelpro.records import Candidate, Status, Task
 

@@ -44,10 +44,10 @@ def test_a_clock_is_the_highest_one_that_is_told(tmp_path: Path) -> None:
 
 
 def test_a_processor_of_arm_is_named_by_its_part() -> None:
-    assert machine.cpu_model_name({"processor": "0", "cpu implementer": "0x41", "cpu part": "0xd0c"}).startswith(
-        "Neoverse-N1 ("
-    )
-    assert machine.cpu_model_name({"processor": "0", "cpu implementer": "0x61", "cpu part": "0xd0c"}).endswith(
-        " cores"
-    )
+    assert machine.cpu_model_name(
+        {"processor": "0", "cpu implementer": "0x41", "cpu part": "0xd0c"}
+    ).startswith("Neoverse-N1 (")
+    assert machine.cpu_model_name(
+        {"processor": "0", "cpu implementer": "0x61", "cpu part": "0xd0c"}
+    ).endswith(" cores")
     assert machine.cpu_model_name({"model name": "AMD EPYC 9654"}) == "AMD EPYC 9654"

@@ -17,7 +17,9 @@ BAD = Path(__file__).parents[1] / "bad"
 pytestmark = pytest.mark.together
 
 
-def test_it_ends_the_candidate_and_the_next_is_judged(quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_the_candidate_and_the_next_is_judged(
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(outputs: object, truth: object) -> None:
         raise torch.OutOfMemoryError
 

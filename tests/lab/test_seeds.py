@@ -19,7 +19,7 @@ from torch._inductor.codecache import PyCodeCache
 from kernelpro import api
 from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.judge import tripwires
-from kernelpro.lab.languages import own_kernels, detect
+from kernelpro.lab.languages import detect, own_kernels
 from kernelpro.lab.seeds.capture import CapturedGraph, NoSeed, _chosen_configs
 from kernelpro.lab.seeds.compose import compose_candidate
 from kernelpro.lab.seeds.unwrap import split_module
@@ -90,7 +90,9 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
     assert quick_judge.judge(task, Candidate(eager)).own_share == 0.0
 
 
-def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: JobRunner, quick_judge: QuickJudge) -> None:
+def test_a_module_of_a_package_has_its_weights_by_name_alone(
+    worker: JobRunner, quick_judge: QuickJudge
+) -> None:
     """Nobody has said how it is constructed, and its file cannot stand alone."""
     made = nn.Sequential(nn.Linear(48, 64), nn.Sequential(nn.GELU(), nn.BatchNorm1d(64))).eval()
     task = api.load_task(made, [torch.randn(96, 48)])
@@ -99,10 +101,7 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(worker: JobRunner, 
     found = study(worker, task, ("compile", "eager_fp32"))
     assert "PyTorch: constructed with `init_inputs`" in found.seed_errors
     (seed,) = found.seeds
-    assert (
-        "getattr(getattr(self, '1'), '1').running_mean" in seed.source
-        and "BatchNorm" not in seed.source
-    )
+    assert "getattr(getattr(self, '1'), '1').running_mean" in seed.source and "BatchNorm" not in seed.source
     verdict = quick_judge.judge(task, Candidate(seed.source), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
@@ -119,7 +118,9 @@ def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
     assert not found.seeds and "no input and not in the module" in found.seed_errors
 
 
-def test_a_module_as_it_is_needs_what_it_was_constructed_with(worker: JobRunner, quick_judge: QuickJudge) -> None:
+def test_a_module_as_it_is_needs_what_it_was_constructed_with(
+    worker: JobRunner, quick_judge: QuickJudge
+) -> None:
     task = api.load_task(nn.Linear(48, 64), [torch.randn(96, 48)], init_inputs=[48, 64])
     (seed,) = study(worker, task, ("eager_fp32",)).seeds
     assert quick_judge.judge(task, Candidate(seed.source)).status is Status.PASSED
@@ -137,18 +138,26 @@ def test_what_was_written_for_the_baselines_is_not_asked_for_again(
     alone = study(worker, task, asked)
     worker.release_task()
     monkeypatch.setattr(
-        "kernelpro.lab.study._capture_in_child", lambda bench, variants: pytest.fail(f"a child was asked for {variants}")
+        "kernelpro.lab.study._capture_in_child",
+        lambda bench, variants: pytest.fail(f"a child was asked for {variants}"),
     )
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
     assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, probed.error
-    assert worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=asked)).data == alone
+    assert (
+        worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=asked)).data
+        == alone
+    )
 
 
 def rehearsed(worker: JobRunner, task: Task) -> StudyData:
     """Studied after its baselines were compiled."""
     probed = worker.run(Job("probe", "probe", task, target="cpu", options=COMPILED))
-    assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, "whatever becomes of the seed"
-    found = worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=("compile",))).data
+    assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, (
+        "whatever becomes of the seed"
+    )
+    found = worker.run(
+        Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=("compile",))
+    ).data
     assert isinstance(found, StudyData)
     return found
 
@@ -361,7 +370,9 @@ def test_on_the_gpu_the_seed_is_triton_and_passes(worker: JobRunner, quick_judge
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["gelu_bias", "swiglu"])
-def test_the_compilers_own_kernels_are_no_faster_than_it(name: str, worker: JobRunner, quick_judge: QuickJudge) -> None:
+def test_the_compilers_own_kernels_are_no_faster_than_it(
+    name: str, worker: JobRunner, quick_judge: QuickJudge
+) -> None:
     """They are launched more quickly, by plain code: nothing that its user would notice."""
     task = Task.from_file(EXAMPLES / name / "task.py")
     (seed,) = study(worker, task, target="cuda").seeds

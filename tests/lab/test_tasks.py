@@ -72,8 +72,12 @@ def test_parameters_by_name_by_seed_and_none() -> None:
     renamed.scale = nn.LayerNorm(4)
     assert parameters.load_reference_state(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
     assert parameters.load_reference_state(renamed, {}) == "none"
-    assert parameters.load_reference_state(same, state | {"steps": torch.tensor(7)}) == "by name", "a counter may be missing"
-    assert parameters.load_reference_state(renamed, {"table": torch.arange(4)}) == "by seed", "nothing of it was given"
+    assert parameters.load_reference_state(same, state | {"steps": torch.tensor(7)}) == "by name", (
+        "a counter may be missing"
+    )
+    assert parameters.load_reference_state(renamed, {"table": torch.arange(4)}) == "by seed", (
+        "nothing of it was given"
+    )
 
 
 @pytest.mark.parametrize("name", ["x3", "x0.01", "negated", "spikes", "mild spikes"])
@@ -183,7 +187,9 @@ def test_degenerate_tasks_are_found(forward: str, inputs: str, reason: str) -> N
 def probed(given: Task) -> str | None:
     reference = Reference(given, "cpu", 1)
     oracle = Oracle(reference, 1 << 26)
-    return probe(oracle, Tolerance(oracle, "fp32", 2), list(range(3, 3 + PROBE_SEEDS)), work.count(reference, 5)[0])
+    return probe(
+        oracle, Tolerance(oracle, "fp32", 2), list(range(3, 3 + PROBE_SEEDS)), work.count(reference, 5)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +259,9 @@ def test_a_few_elements_may_differ_and_not_all() -> None:
     assert not examples.describe_difference(near, examples.sample_outputs((flipped * 1.001, ranks)))
     assert not examples.describe_difference(near, examples.loads(examples.dumps(near)))
     assert "of output 0" in examples.describe_difference(near, examples.sample_outputs((given * 1.1, ranks)))
-    assert "of output 1" in examples.describe_difference(near, examples.sample_outputs((given, given.argsort(descending=True))))
+    assert "of output 1" in examples.describe_difference(
+        near, examples.sample_outputs((given, given.argsort(descending=True)))
+    )
     assert "shapes" in examples.describe_difference(near, examples.sample_outputs((given[:-1], ranks)))
 
 

@@ -16,7 +16,12 @@ from kernelpro.lab.languages.triton import CACHE
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.records import Candidate, Status, Task
 
-DEVICE: triton_ahead.DeviceProperties = {"name": "a Hopper", "major": 9, "minor": 0, "multi_processor_count": 132}
+DEVICE: triton_ahead.DeviceProperties = {
+    "name": "a Hopper",
+    "major": 9,
+    "minor": 0,
+    "multi_processor_count": 132,
+}
 TASK = Task(
     "import torch\nclass Model(torch.nn.Module):\n    def __init__(self, factor):\n        super().__init__()\n"
     "        self.factor = factor\n    def forward(self, x): return torch.relu(x) * self.factor\n"
@@ -120,5 +125,7 @@ def test_what_lies_nowhere_says_that_it_lies_on_the_gpu(end: str) -> None:
 def test_the_first_real_call_compiles_nothing(quick_judge: QuickJudge) -> None:
     listening = "\ncompiled = []\ntriton.knobs.compilation.listener = lambda **told: compiled.append(told['cache_hit'])\n"
     asserted = KERNELS.replace("REST", "assert x.is_meta or compiled == [True], compiled")
-    verdict = quick_judge.judge(TASK, Candidate(asserted + listening), "cuda", disabled_tripwires=("patching",))
+    verdict = quick_judge.judge(
+        TASK, Candidate(asserted + listening), "cuda", disabled_tripwires=("patching",)
+    )
     assert verdict.status is Status.PASSED, verdict.reason

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelpro.pools.notebook_source import required_statements, join_statements
+from kernelpro.pools.notebook_source import join_statements, required_statements
 
 CELLS = [
     "import torch, sys\nfrom torch import nn\n%precision 3",

@@ -19,8 +19,8 @@ from kernelpro.lab.machine import Device, Gpu
 from kernelpro.pools.factory import create_pool
 from kernelpro.pools.pool import ResultPending
 from kernelpro.pools.spool import transfer
-from kernelpro.pools.spool.entries import JobEntry, result_entry, to_line, job_entry, parse_entry
-from kernelpro.pools.spool.folder import MAX_ATTEMPTS, SpoolFolder, LeaseHolder
+from kernelpro.pools.spool.entries import JobEntry, job_entry, parse_entry, result_entry, to_line
+from kernelpro.pools.spool.folder import MAX_ATTEMPTS, LeaseHolder, SpoolFolder
 from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import BadInput, BuildData, Job, Result, Status, Verdict
 
@@ -66,7 +66,10 @@ def test_the_same_question_has_the_same_key_whoever_asks() -> None:
         replace(asked, kind="profile"),
         replace(asked, options=replace(asked.options, effort="full")),
     ]
-    assert len({job_entry(asked).key, job_entry(asked, "H200").key, *(job_entry(job).key for job in others)}) == 5
+    assert (
+        len({job_entry(asked).key, job_entry(asked, "H200").key, *(job_entry(job).key for job in others)})
+        == 5
+    )
     earlier = json.loads(job_entry(asked).dumps())
     del earlier["job"]["options"]["energy_baseline"], earlier["job"]["tune_points"]
     assert parse_entry(json.dumps(earlier)), "posted by a version that had fewer options"
@@ -127,7 +130,9 @@ def test_an_error_is_handed_out_once(spool: Spooling) -> None:
 
 def test_the_first_result_stands(spool: Spooling) -> None:
     posted = spool.post(building(1))
-    assert spool.finish(posted, data=BuildData(reason="1")) and not spool.finish(posted, data=BuildData(reason="2"))
+    assert spool.finish(posted, data=BuildData(reason="1")) and not spool.finish(
+        posted, data=BuildData(reason="2")
+    )
     assert SpoolPool(spool.path).run(building(1)).data == BuildData(reason="1")
 
 
@@ -221,13 +226,17 @@ H200, A100 = Device(Gpu("GPU-1", "NVIDIA H200")), Device(Gpu("GPU-2", "NVIDIA A1
 def test_a_task_stays_on_one_kind_of_hardware(spool: Spooling) -> None:
     first, second = (spool.post(replace(judging(n), target="cuda")) for n in "23")
     assert (
-        spool.folder.hardware_for(first, H200) == "NVIDIA H200" and spool.folder.hardware_for(first, A100) == "NVIDIA A100"
+        spool.folder.hardware_for(first, H200) == "NVIDIA H200"
+        and spool.folder.hardware_for(first, A100) == "NVIDIA A100"
     )
     assert spool.folder.hardware_for(first, Device()) is None, "no GPU, no job for one"
     lease = spool.folder.acquire(first, LeaseHolder("me", "NVIDIA A100", 60.0))
     assert lease and spool.folder.hardware_for(second, H200), "what was not begun binds nobody"
     spool.folder.report_stage(lease, "building")
-    assert spool.folder.hardware_for(second, H200) is None and spool.folder.hardware_for(second, A100) == "NVIDIA A100"
+    assert (
+        spool.folder.hardware_for(second, H200) is None
+        and spool.folder.hardware_for(second, A100) == "NVIDIA A100"
+    )
     other = spool.post(replace(judging("4"), task=replace(TASK, mode="eval"), target="cuda"))
     assert spool.folder.hardware_for(other, H200), "another task is free"
 
@@ -288,7 +297,9 @@ def test_a_truncated_job_is_reported_and_written_anew_by_whoever_asks(spool: Spo
     )
     cut()
     SpoolPool(spool.path, wait=False, warn=spool.heard.append).submit(building(1))
-    assert "was replaced: it is truncated" in spool.heard[1] and SpoolFolder(spool.path).open_jobs() == [posted]
+    assert "was replaced: it is truncated" in spool.heard[1] and SpoolFolder(spool.path).open_jobs() == [
+        posted
+    ]
 
 
 def test_who_waits_puts_a_lost_job_back(spool: Spooling, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +342,9 @@ def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
         assert second.cancel() and asking.pending_jobs == 0
         assert len(SpoolFolder(spool.path).open_jobs()) == 1
         spool.finish(job_entry(building(1)))
-        assert asking.submit(building(1)).result(10).data == BuildData(reason="1"), "it can be asked for again"
+        assert asking.submit(building(1)).result(10).data == BuildData(reason="1"), (
+            "it can be asked for again"
+        )
 
 
 def test_results_under_other_names_are_taken_in_or_set_aside(spool: Spooling) -> None:
@@ -375,7 +388,10 @@ def test_a_result_that_nobody_asked_for_is_not_taken(spool: Spooling, tmp_path: 
 
 
 def test_a_line_that_was_cut_short_swallows_no_other(spool: Spooling, tmp_path: Path) -> None:
-    entries = [result_entry(spool.post(building(n)), Result("", data=BuildData(reason=str(n))), "me", "", 1.0) for n in range(3)]
+    entries = [
+        result_entry(spool.post(building(n)), Result("", data=BuildData(reason=str(n))), "me", "", 1.0)
+        for n in range(3)
+    ]
     out = tmp_path / "results.jsonl"
     transfer.append_result(out, entries[0])
     out.write_text(out.read_text() + to_line(entries[1])[:30])

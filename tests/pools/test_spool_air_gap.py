@@ -85,6 +85,8 @@ def test_a_run_across_an_air_gap(tmp_path: Path) -> None:
 
 
 def _profiled(here: Path) -> object:
-    told = kernelpro(here, "report", "gap-1", "--runs-dir", "runs", "--format", "json", "--out", "report.json")
+    told = kernelpro(
+        here, "report", "gap-1", "--runs-dir", "runs", "--format", "json", "--out", "report.json"
+    )
     assert told.returncode == 0, told.stderr
     return json.loads((here / "report.json").read_text())["winner"]["diagnosis"]

@@ -43,7 +43,9 @@ def test_nothing_is_lost_and_nothing_counts_twice(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
             said = "".join(process.communicate()[1] for process in workers)
     assert sorted(called) == sorted(job.id for job in jobs), "each is answered once"
-    reasons = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results[:BUILDS]]
+    reasons = [
+        result.data.reason if isinstance(result.data, BuildData) else "" for result in results[:BUILDS]
+    ]
     assert all(re.search(rf"\bnumber_{n}\b", reason) for n, reason in enumerate(reasons)), reasons
     told = [result.verdict.reason if result.verdict else "" for result in results[BUILDS:-2]]
     assert told == [f"syntax error in line {n}: invalid syntax" for n in range(1, LINES + 1)], (

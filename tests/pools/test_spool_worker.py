@@ -120,7 +120,9 @@ def test_only_the_job_that_was_begun_counts_a_killed_worker(tmp_path: Path) -> N
         asking.submit(wish(text))
     process = stand_in(tmp_path)
     folder = SpoolFolder(tmp_path)
-    while len(folder.lease_holders()) < 3 or not any(holder.stage for holder in folder.lease_holders().values()):
+    while len(folder.lease_holders()) < 3 or not any(
+        holder.stage for holder in folder.lease_holders().values()
+    ):
         time.sleep(0.05)
     process.kill()
     process.communicate()

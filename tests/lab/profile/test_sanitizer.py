@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile import sanitizer
 from kernelpro.lab.profile.profiler_sandbox import parse_results
@@ -124,7 +124,7 @@ def test_its_command_line_runs_the_target_on_the_bundle(tmp_path: Path) -> None:
 
 
 def test_it_works_in_a_cell_that_holds_the_candidate(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fake, in CUDA's folder, says what a sanitizer would, if the bundle is there."""
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
@@ -165,7 +165,7 @@ def test_an_answer_that_a_candidate_forged_says_nothing(answer: dict[str, object
 
 @pytest.mark.gpu
 @pytest.mark.skipif(sanitizer.find_sanitizer() is None, reason="compute-sanitizer is not installed")
-def test_a_real_access_is_located(worker: Worker) -> None:
+def test_a_real_access_is_located(worker: JobRunner) -> None:
     source = '''
 import torch
 from kernelpro import runtime

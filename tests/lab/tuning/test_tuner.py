@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernelpro.lab.jobs import Worker
+from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.tuning.tunables import TunableValues, parse
 from kernelpro.lab.tuning.tuner import TuneOptions, TuningResult, tune
 from kernelpro.records import BadInput, Candidate, Interval, Job, JudgeData, Options, Status, Task, Verdict
@@ -267,7 +267,7 @@ class ModelNew(torch.nn.Module):
 '''
 
 
-def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> None:
+def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: JobRunner) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
     job = Job(
         "one", "judge", Task(REFERENCE, "column_cumsum"), Candidate(KERNEL), "cpu", settings, tune_points=8
@@ -289,7 +289,7 @@ def test_a_real_kernel_is_tuned_by_the_worker_that_judges_it(worker: Worker) -> 
         assert parse(source).names == ()
 
 
-def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: Worker) -> None:
+def test_a_candidate_whose_tunables_cannot_be_read_is_judged_as_it_is(worker: JobRunner) -> None:
     settings = Options(effort="quick", baselines=("eager_fp32",))
     broken = KERNEL.replace("# tune-if: STRIP > 8 or UNROLL < 4", "# tune-if: STRIP >")
     result = worker.run(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelpro.lab.archive import unpack
-from kernelpro.lab.languages import authored_kernels, detect
+from kernelpro.lab.languages import detect, own_kernels
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
@@ -175,7 +175,7 @@ class Collector:
         if summary is None and (kernels := _kernels_from_code(analysis, profile.time_ms)):
             why = "unknown without a timeline: until ncu measures them, all kernels get an equal part"
             self._skipped.append(Skipped(_KERNEL_TIMES, why))
-        authored = authored_kernels(self._candidate.source)
+        authored = own_kernels(self._candidate.source)
         kernels = [
             replace(
                 kernel,
@@ -321,7 +321,7 @@ class Collector:
 
     def _with_ncu_times(self, profile: Profile, counters: dict[str, ncu.KernelCounters]) -> Profile:
         """Return the profile with the kernels and times that ncu measured; known machine code is kept."""
-        authored = authored_kernels(self._candidate.source)
+        authored = own_kernels(self._candidate.source)
         code = {kernel.name: kernel.code for kernel in profile.kernels}
         kernels = [
             replace(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from kernelpro.lab.languages.native import METER, BuildError, LaunchError
+from kernelpro.lab.languages.native import NATIVE_CALLS, BuildError, LaunchError
 from kernelpro.lab.profile import cpu_code, cpu_remarks
 from kernelpro.lab.profile.cpu_instructions import CpuInstruction
 from kernelpro.lab.profile.cpu_operators import measure_operators
@@ -122,11 +122,12 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         while (now := time.perf_counter()) - started < 3 * seconds:
             if now - started >= seconds and (sampler is None or sampler.count() >= _TARGET_SAMPLES):
                 break
-            meter_seconds, meter_calls = METER.seconds, METER.calls  # the sampler's own calls are native too
+            # the sampler's own calls are native too
+            meter_seconds, meter_calls = NATIVE_CALLS.seconds, NATIVE_CALLS.calls
             call()
             call_seconds.append(time.perf_counter() - now)
-            native_seconds.append(METER.seconds - meter_seconds)
-            native_calls += METER.calls - meter_calls
+            native_seconds.append(NATIVE_CALLS.seconds - meter_seconds)
+            native_calls += NATIVE_CALLS.calls - meter_calls
         usage, threads_after = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
     calls, wall = len(call_seconds), sum(call_seconds)
     user, system = usage.ru_utime - usage_before.ru_utime, usage.ru_stime - usage_before.ru_stime

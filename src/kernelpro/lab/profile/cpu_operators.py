@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelpro.lab.watcher import Watcher
+from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.records.cpu_profile import OperatorTime
 
 _SECONDS, _MIN_CALLS, _MAX_CALLS = 0.1, 3, 20
@@ -28,7 +28,7 @@ class _OperatorCall(NamedTuple):
     seconds: float
 
 
-class _OperatorTimer(Watcher):
+class _OperatorTimer(OperatorMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_OperatorCall] = []

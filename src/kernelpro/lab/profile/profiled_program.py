@@ -41,7 +41,7 @@ def run_once(bundle: dict[str, Any]) -> None:
     signal.alarm(_MEMCHECK_SECONDS)
     form, leaves = Reference(bundle["task"], "cuda", bundle["seed"]).inputs(bundle["seed"] + 1)
     with torch.no_grad():
-        _load_model(bundle, bundle["entries"][0])(*tree.unpack(form, leaves))
+        _load_model(bundle, bundle["entries"][0])(*tree.unflatten(form, leaves))
     torch.cuda.synchronize()
 
 
@@ -49,7 +49,7 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
     """Call the entries of a bundle under ncu or nsys."""
     reference = Reference(bundle["task"], "cuda", bundle["seed"])
     form, leaves = reference.inputs(bundle["seed"] + 1)
-    arguments = tree.unpack(form, leaves)
+    arguments = tree.unflatten(form, leaves)
     control: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     for entry in bundle["entries"]:
         with torch.no_grad():
