@@ -1,4 +1,11 @@
-# Everything installs into .venv; nothing else on the machine is touched.
+# Everything is installed into .venv; nothing else on the machine changes.
+#
+#   make setup      install torch and kernelpro
+#   make demo       optimize an example on the CPU, without a model (about four minutes)
+#   make test       all tests but the long ones;  make test-long: those
+#   make lint       ruff and mypy
+#   make gpu-test   tests that need a GPU
+#   make bench      measure the noise of the judge
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -7,14 +14,14 @@ TORCH ?= $(shell cat torch-version.txt)
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# What running needs; `make test` and `make lint` add what only development needs.
+# `make test` and `make lint` add the development dependencies.
 setup: $(VENV)/.ready
 
-# torch complains in every process where there is no numpy.
+# Without numpy, torch prints a warning in every process.
 $(VENV)/.torch: torch-version.txt
-	@echo "making $(VENV): nothing else on this machine is touched ..."
+	@echo "creating $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@echo "installing $(TORCH) and numpy (most of the download) ..."
+	@echo "installing $(TORCH) and numpy (the largest download) ..."
 	@$(PIP) "$(TORCH)" "numpy>=1.26"
 	@touch $@
 
@@ -24,33 +31,33 @@ $(VENV)/.ready: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	@echo "installing kernelpro, and what tests and lint need (pytest, ruff, mypy, ray, triton, pydantic-ai) ..."
+	@echo "installing kernelpro and its development dependencies (pytest, ruff, mypy, ray, triton, pydantic-ai) ..."
 	@$(PIP) -e ".[dev]"
 	@touch $(VENV)/.ready $@
 
 demo: setup
 	$(BIN)/kernelpro optimize examples/cpu/residual_layernorm/task.py --target cpu --author playbook --budget candidates=10
 
-# Bytecode is kept whatever the environment says: hundreds of processes start in a test run, each with the same modules.
+# Always write bytecode: a test run starts hundreds of processes that import the same modules.
 test test-long: export PYTHONDONTWRITEBYTECODE =
-# What judges or times can be disturbed by other work on the machine: what failed is run once more, and must pass then.
-# Four at a time on two cores: they wait for processes some of the time, and each has its own start to pay for.
-AT_ONCE = 4
-AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+# Other work on the machine can disturb tests that measure: failed tests run once more, and must pass then.
+# Four processes on two cores: tests often wait for child processes.
+TEST_PROCESSES = 4
+RETRY = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "together and not long" -n $(AT_ONCE) --dist loadscope --no-loadscope-reorder --durations=15 || $(AGAIN)
-	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(AGAIN)
+	$(BIN)/python -m pytest -q -m "together and not long" -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder --durations=15 || $(RETRY)
+	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(RETRY)
 
-# More of the kinds that `make test` has one of, and a few that take longest.
+# More tests of the same kinds, and the slowest ones.
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m long || $(AGAIN)
+	$(BIN)/python -m pytest -q -m long || $(RETRY)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check src tests/*.py tests/lab tests/suites tests/defects/*.py benchmarks/*.py
+	$(BIN)/ruff format --check src tests/*.py tests/lab tests/suites tests/defects/*.py benchmarks/*.py benchmarks/simulation
 	$(BIN)/mypy
 
-# On a GPU host where torch is installed already: PY=python3 make gpu-test
+# On a GPU host that already has torch: PY=python3 make gpu-test
 PY ?= $(BIN)/python
 gpu-test:
 	PYTHONPATH=src $(PY) -m pytest -m gpu

@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# Two machines that share nothing: `here` asks, `there` has the hardware. One file goes over, one comes back.
+# Judge on a machine that shares nothing with this one: one file goes there, one comes back.
+# The folders `here` and `there` stand for the two machines. Usage: air_gap.sh [FOLDER]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-place=${1:-$(mktemp -d)}
-mkdir -p "$place/here" "$place/there"
+folder=${1:-$(mktemp -d)}
+mkdir -p "$folder/here" "$folder/there"
 task=examples/cpu/residual_layernorm
 
-ask() { kernelpro judge $task/task.py $task/cpp_fused.py $task/cpp_drops_bias.py --target cpu --quick --pool "spool:$place/here/spool"; }
+judge() {
+    kernelpro judge $task/task.py $task/cpp_fused.py $task/cpp_drops_bias.py \
+        --target cpu --quick --pool "spool:$folder/here/spool"
+}
 
-ask || test $? -eq 3                                   # 2 results outstanding
-kernelpro spool pack "$place/here/spool" "$place/here/jobs.jsonl"
-kernelpro worker --pack "$place/here/kernelpro-worker.pyz"
+judge || test $? -eq 3    # exit code 3: two results are outstanding
+kernelpro spool pack "$folder/here/spool" "$folder/here/jobs.jsonl"
+kernelpro worker --pack "$folder/here/kernelpro-worker.pyz"
 
-cp "$place"/here/jobs.jsonl "$place"/here/kernelpro-worker.pyz "$place/there/"
-(cd "$place/there" && python3 kernelpro-worker.pyz jobs.jsonl --once --seconds 600)
-cp "$place/there/jobs.results.jsonl" "$place/here/"
+cp "$folder"/here/jobs.jsonl "$folder"/here/kernelpro-worker.pyz "$folder/there/"
+(cd "$folder/there" && python3 kernelpro-worker.pyz jobs.jsonl --once --time-limit 600)
+cp "$folder/there/jobs.results.jsonl" "$folder/here/"
 
-kernelpro spool merge "$place/here/spool" "$place/here/jobs.results.jsonl"
-ask || test $? -eq 1                                   # one candidate passes, one is wrong
+kernelpro spool merge "$folder/here/spool" "$folder/here/jobs.results.jsonl"
+judge || test $? -eq 1    # exit code 1: one candidate passes, one is wrong

@@ -1,4 +1,4 @@
-"""Causal attention, as the formula says it."""
+"""Causal attention, written out: scores, mask, softmax, product."""
 
 import torch
 import torch.nn as nn

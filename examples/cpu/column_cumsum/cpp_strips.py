@@ -1,4 +1,7 @@
-"""Running sum down the columns in strips: the strip's sums stay in the first-level cache, memory is read along rows."""
+"""Cumulative sum down the columns in strips.
+
+A strip's sums stay in the L1 cache, memory is read along rows.
+"""
 
 import torch
 import torch.nn as nn

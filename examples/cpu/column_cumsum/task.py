@@ -1,4 +1,4 @@
-"""Running sum down the columns of a matrix."""
+"""Cumulative sum down the columns of a matrix."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-"""A small convolutional block: depthwise 3x3, scale and shift by channel, ReLU, residual."""
+"""Convolutional block: depthwise 3x3, scale and shift by channel, ReLU, residual."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-"""Mixture of experts: each token times the matrix of its expert."""
+"""Mixture of experts: each token is multiplied by the matrix of its expert."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Wrong on purpose: the last quarter of the rows is skipped; its memory may still hold an earlier, right result."""
+"""Wrong on purpose.
+
+It skips the last quarter of the rows, whose memory may hold an earlier, correct result.
+"""
 
 import torch
 import torch.nn as nn
@@ -9,7 +12,7 @@ lib = runtime.cpp(r"""
 #include <cmath>
 
 constexpr int ROWS = 64, LIMIT = 2048;
-constexpr int LANES = 16;  // independent partial sums, so that an addition need not wait for the one before it
+constexpr int LANES = 16;  // independent partial sums: additions do not wait for each other
 
 static inline float total(const float (&parts)[LANES]) {
     double sum = 0;
@@ -25,7 +28,7 @@ extern "C" int residual_layernorm(const float* x, const float* residual, const f
         const long long last = first + ROWS < rows ? first + ROWS : rows;
         float kept[3][LIMIT] = {}, unused[LIMIT], mean = 0, mean_before = 0, scale = 0;
         for (long long row = first; row < last + 2; ++row) {
-            // Sum up this row, square the one before it, write the one before that.
+            // Sum this row, square the previous one, write the one before.
             const long long from = row < last ? row : last - 1;
             const float* __restrict__ a = x + from * dim;
             const float* __restrict__ b = residual + from * dim;

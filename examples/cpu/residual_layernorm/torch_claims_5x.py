@@ -1,4 +1,4 @@
-"""A cheat that claims 5x: it keeps each result under the addresses of its inputs and hands it out again."""
+"""A cheat that claims 5x: it caches results by the addresses of the inputs and returns them again."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-"""RMSNorm and SwiGLU in one pass per row, with a vectorised exponential; nothing but the result is written."""
+"""RMSNorm and SwiGLU in one pass per row, with a vectorized exponential; only the result is written."""
 
 import torch
 import torch.nn as nn
@@ -10,14 +10,14 @@ lib = runtime.cpp(r"""
 #include <cstdint>
 #include <cstring>
 
-constexpr int LANES = 16;  // independent partial sums, so that an addition need not wait for the one before it
+constexpr int LANES = 16;  // independent partial sums: additions do not wait for each other
 
-// 2^t to about 2e-7: rounding in a sum with 1.5 * 2^23 splits off the integer, a polynomial does the rest.
+// 2^t to about 2e-7: adding 1.5 * 2^23 rounds to the integer part, a polynomial does the rest.
 static inline float power_of_two(float t) {
     uint32_t bits, exponent;
     std::memcpy(&bits, &t, sizeof bits);
     const uint32_t sign = bits & 0x80000000u, size = bits & 0x7FFFFFFFu;
-    bits = sign | (size < 0x42FC0000u ? size : 0x42FC0000u);  // at most 126 in size; integer operations vectorise well
+    bits = sign | (size < 0x42FC0000u ? size : 0x42FC0000u);  // clamp |t| to 126; integer operations vectorize well
     std::memcpy(&t, &bits, sizeof t);
     const float shifted = t + 12582912.0f;
     const float r = t - (shifted - 12582912.0f);

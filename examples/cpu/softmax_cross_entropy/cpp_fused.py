@@ -1,4 +1,7 @@
-"""Cross entropy without a log-softmax in memory: maximum and sum of exponentials over a row in cache, vectorised."""
+"""Cross entropy without a log-softmax in memory.
+
+Vectorized maximum and sum of exponentials over a cached row.
+"""
 
 import torch
 import torch.nn as nn
@@ -11,14 +14,14 @@ lib = runtime.cpp(r"""
 #include <cstdint>
 #include <cstring>
 
-constexpr int LANES = 16;  // independent partial results, so that an operation need not wait for the one before it
+constexpr int LANES = 16;  // independent partial results: operations do not wait for each other
 constexpr int64_t IGNORED = -100;
 
-// 2^t for t <= 0 to about 2e-7: rounding in a sum with 1.5 * 2^23 splits off the integer, a polynomial does the rest.
+// 2^t for t <= 0 to about 2e-7: adding 1.5 * 2^23 rounds to the integer part, a polynomial does the rest.
 static inline float power_of_two(float t) {
     uint32_t bits, exponent;
     std::memcpy(&bits, &t, sizeof bits);
-    bits = bits < 0xC2FC0000u ? bits : 0xC2FC0000u;  // t < -126 becomes -126; as an integer it is one operation
+    bits = bits < 0xC2FC0000u ? bits : 0xC2FC0000u;  // clamp t to -126, as one integer operation
     std::memcpy(&t, &bits, sizeof t);
     const float shifted = t + 12582912.0f;
     const float r = t - (shifted - 12582912.0f);

@@ -1,4 +1,4 @@
-"""SwiGLU's gate: silu(gate) * up, element by element."""
+"""SwiGLU's gate: silu(gate) * up, element-wise."""
 
 import torch
 import torch.nn as nn

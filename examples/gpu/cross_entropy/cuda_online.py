@@ -1,4 +1,7 @@
-"""Cross entropy that reads the logits once: online log-sum-exp by a block per row, then the mean in a fixed order."""
+"""Cross entropy that reads the logits once.
+
+Online log-sum-exp with one block per row, then the mean in a fixed order.
+"""
 
 import torch
 import torch.nn as nn

@@ -13,7 +13,7 @@ using namespace cute;
 
 using Cols = Int<32000>;
 constexpr int THREADS = 320;
-using Batch = Int<5 * 4 * 320>;  // columns that are in registers at a time
+using Batch = Int<5 * 4 * 320>;  // columns in registers at a time
 constexpr int WARPS = THREADS / 32, MEAN_THREADS = 1024;
 constexpr int64_t IGNORED = -100;
 

@@ -1,4 +1,4 @@
-"""Row-wise running sum: a block per row, scans in registers and by shuffles, one barrier per row."""
+"""Row-wise cumulative sum: a block per row, scans in registers and by shuffles, one barrier per row."""
 
 import torch
 import torch.nn as nn
@@ -18,7 +18,7 @@ __device__ float warp_scan(float v, int lane) {
 }
 
 __global__ void __launch_bounds__(THREADS) cumsum_kernel(const float4* __restrict__ x, float4* __restrict__ y) {
-    __shared__ __align__(8) float totals[VECTORS * WARPS];  // of each warp's 128 columns, in the order of the columns
+    __shared__ __align__(8) float totals[VECTORS * WARPS];  // of each warp's 128 columns, in column order
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const size_t start = size_t(blockIdx.x) * (COLS / 4) + threadIdx.x;
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(THREADS) cumsum_kernel(const float4* __restric
     }
     __syncthreads();
 
-    // Every warp scans all totals; the sum before total t is then in lane t / 2.
+    // Every warp scans all totals; lane t / 2 then holds the sum before total t.
     const float2 pair = ((const float2*)totals)[lane];
     float pairs_before = __shfl_up_sync(~0u, warp_scan(pair.x + pair.y, lane), 1);
     if (lane == 0) pairs_before = 0;

@@ -1,4 +1,7 @@
-"""Row-wise running sum in CuTe: a tiled copy brings a row into registers, scans by shuffles, one barrier per row."""
+"""Row-wise cumulative sum in CuTe.
+
+A tiled copy loads a row into registers, shuffles scan it, one barrier per row.
+"""
 
 import torch
 import torch.nn as nn
@@ -34,7 +37,7 @@ __global__ void __launch_bounds__(THREADS) cumsum_cute_kernel(const float* x, fl
     Tensor v = make_fragment_like(tx);
     copy(tiled, tx, v);
 
-    // Totals of each warp's 128 columns, in the order of the columns.
+    // Totals of each warp's 128 columns, in column order.
     __shared__ __align__(8) float memory[VECTORS * WARPS];
     Tensor totals = make_tensor(make_smem_ptr(memory), Layout<Shape<Int<WARPS>, Int<VECTORS>>>{});
     Tensor before = make_tensor<float>(Int<VECTORS>{});
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(THREADS) cumsum_cute_kernel(const float* x, fl
     }
     __syncthreads();
 
-    // Every warp scans all totals; the sum before total t is then in lane t / 2.
+    // Every warp scans all totals; lane t / 2 then holds the sum before total t.
     const float first = totals(2 * lane), second = totals(2 * lane + 1);
     float pairs_before = __shfl_up_sync(~0u, warp_scan(first + second, lane), 1);
     if (lane == 0) pairs_before = 0;

@@ -1,4 +1,4 @@
-"""Running sum along the rows of a large matrix."""
+"""Cumulative sum along the rows of a large matrix."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-"""Row-wise running sum: a program scans a whole row with tl.cumsum, so memory is read once."""
+"""Row-wise cumulative sum: a program scans a whole row with tl.cumsum, so memory is read once."""
 
 import torch
 import torch.nn as nn

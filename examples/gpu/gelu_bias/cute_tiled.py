@@ -1,4 +1,7 @@
-"""Bias and tanh GELU in CuTe: 4x1024 tiles by 16-byte tiled copies, the bias a tensor of stride zero."""
+"""Bias and tanh GELU in CuTe.
+
+4x1024 tiles with 16-byte tiled copies; the bias is a tensor with stride zero.
+"""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Linear, bias and GELU in one kernel: a TMA warp feeds four stages, two warpgroups run TF32 wgmma on 128x256 tiles."""
+"""Linear, bias and GELU in one kernel.
+
+A TMA warp feeds four stages, two warpgroups run TF32 wgmma on 128x256 tiles.
+"""
 
 import torch
 import torch.nn as nn
@@ -37,7 +40,7 @@ __device__ void load(void* to, const CUtensorMap* map, int k, int row, uint64_t*
                  :: "r"(address(to)), "l"(map), "r"(k), "r"(row), "r"(address(barrier)) : "memory");
 }
 
-// A K-major tile of 128-byte rows, 128-byte swizzle: groups of eight rows lie 1024 bytes apart.
+// A K-major tile with 128-byte rows and 128-byte swizzle: groups of eight rows are 1024 bytes apart.
 __device__ uint64_t descriptor(const float* tile) {
     return uint64_t(address(tile) & 0x3FFFF) >> 4 | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
@@ -94,7 +97,7 @@ linear_gelu_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_const
 #pragma unroll
             for (int kk = 0; kk < BK / 8; ++kk) wgmma(d, x + kk * 2, w + kk * 2);  // 32 bytes further along k
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the tile before this one is done
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the previous tile is done
             if (tile > 0 && lane == 0) {
                 asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                              :: "r"(address(&shared.empty[(tile - 1) % STAGES])) : "memory");
@@ -113,7 +116,7 @@ linear_gelu_kernel(const __grid_constant__ CUtensorMap map_x, const __grid_const
     }
 }
 
-// A row-major matrix in boxes of `box` rows by BK columns; the copy rounds float32 to TF32 on its way.
+// A row-major matrix in boxes of `box` rows and BK columns; the copy rounds float32 to TF32.
 static CUresult encode(CUtensorMap* map, const float* data, int rows, int cols, int box) {
     static decltype(&cuTensorMapEncodeTiled) function = nullptr;
     if (!function) {

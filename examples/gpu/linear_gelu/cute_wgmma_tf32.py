@@ -1,4 +1,7 @@
-"""Linear, bias and GELU in one CuTe kernel: TMA feeds four stages, two warpgroups run TF32 wgmma on 128x256 tiles."""
+"""Linear, bias and GELU in one CuTe kernel.
+
+TMA feeds four stages, two warpgroups run TF32 wgmma on 128x256 tiles.
+"""
 
 import torch
 import torch.nn as nn
@@ -13,7 +16,7 @@ using namespace cute;
 using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
 using EmptyBarrier = cutlass::arch::ClusterBarrier;
 
-using T = tfloat32_t;  // what TMA rounds float32 to on its way into shared memory
+using T = tfloat32_t;  // TMA rounds float32 to this type when it writes to shared memory
 using BlockShape = Shape<_128, _256, _32>;
 constexpr int STAGES = 4, CONSUMERS = 256, THREADS = CONSUMERS + 128;
 using LayoutX = decltype(tile_to_shape(GMMA::Layout_K_SW128_Atom<T>{}, Shape<_128, _32, Int<STAGES>>{}));
@@ -81,7 +84,7 @@ linear_gelu_cute_kernel(const __grid_constant__ TmaX tma_x, const __grid_constan
             warpgroup_arrive();
             gemm(mma, fx(_, _, _, s), fw(_, _, _, s), acc);
             warpgroup_commit_batch();
-            warpgroup_wait<1>();  // the tile before this one is done
+            warpgroup_wait<1>();  // the previous tile is done
             if (tile > 0 && threadIdx.x % 32 == 0) EmptyBarrier::arrive(&shared.empty[(tile - 1) % STAGES]);
         }
         warpgroup_wait<0>();
@@ -92,7 +95,7 @@ linear_gelu_cute_kernel(const __grid_constant__ TmaX tma_x, const __grid_constan
         Tensor to = part.partition_C(local_tile(out, BlockShape{}, coord, Step<_1, _1, X>{}));
         Tensor b = part.partition_C(local_tile(add, BlockShape{}, coord, Step<_1, _1, X>{}));
         CUTE_UNROLL
-        for (int q = 0; q < size<0, 2>(acc); ++q) {  // eight columns at a time: two rows of two values
+        for (int q = 0; q < size<0, 2>(acc); ++q) {  // eight columns at a time: two rows with two values each
             auto quad = make_coord(make_coord(_, _, q), _, _);
             Tensor v = acc(quad);
             Tensor add_v = b(quad);

@@ -1,4 +1,4 @@
-"""Linear layer with bias followed by exact GELU; TF32 is precise enough for the product."""
+"""Linear layer with bias followed by exact GELU; the product is in TF32."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,7 @@
-"""Linear, bias and exact GELU in one kernel on TF32 tensor cores: 128x256 tiles, x rounded on its way in registers."""
+"""Linear, bias and exact GELU in one kernel on TF32 tensor cores.
+
+128x256 tiles, x is rounded in registers.
+"""
 
 import torch
 import torch.nn as nn
@@ -11,7 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 def linear_gelu_kernel(
     x, w, bias_ptr, y, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr
 ):
-    # Programs that run together form a square of tiles, so that L2 serves most loads.
+    # Concurrent programs form a square of tiles, so that L2 serves most loads.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
     pid = tl.program_id(0)
     first = pid // (GROUP * tiles_n) * GROUP

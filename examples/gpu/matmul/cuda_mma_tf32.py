@@ -1,4 +1,7 @@
-"""Matrix product on TF32 tensor cores: 128x256 tiles, four-stage cp.async pipeline, mma.sync with rounded operands."""
+"""Matrix product on TF32 tensor cores.
+
+128x256 tiles, four-stage cp.async pipeline, mma.sync with rounded operands.
+"""
 
 import torch
 import torch.nn as nn
@@ -50,7 +53,7 @@ matmul_tf32_kernel(const float* __restrict__ a, const float* __restrict__ b, flo
     extern __shared__ __align__(16) char shared[];
     Stage* stages = (Stage*)shared;
 
-    // Blocks that run together form a square of tiles, so that L2 serves most loads.
+    // Concurrent blocks form a square of tiles, so that L2 serves most loads.
     const int tiles_m = m / BM, tiles_n = n / BN, first = blockIdx.x / (GROUP * tiles_n) * GROUP;
     const int group = min(GROUP, tiles_m - first), within = blockIdx.x % (GROUP * tiles_n);
     const int row = (first + within % group) * BM, col = within / group * BN;
@@ -69,7 +72,7 @@ matmul_tf32_kernel(const float* __restrict__ a, const float* __restrict__ b, flo
     float acc[4][8][4] = {};
     for (int tile = 0; tile < tiles; ++tile) {
         __pipeline_wait_prior(STAGES - 2);
-        __syncthreads();  // this tile is there for all, and all are done with the one before it
+        __syncthreads();  // this tile is loaded, and all threads are done with the previous one
         const int next = tile + STAGES - 1;
         if (next < tiles) load(stages[next % STAGES], a + next * BK, b + size_t(next) * BK * n, n, k);
         __pipeline_commit();

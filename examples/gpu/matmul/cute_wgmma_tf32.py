@@ -1,4 +1,7 @@
-"""Matrix product in CuTe by TF32 wgmma: c.T = b.T a.T, since wgmma takes row-major b only through registers."""
+"""Matrix product in CuTe by TF32 wgmma.
+
+It computes c.T = b.T a.T, since wgmma takes row-major b only through registers.
+"""
 
 import torch
 import torch.nn as nn
@@ -13,7 +16,7 @@ using namespace cute;
 using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
 using EmptyBarrier = cutlass::arch::ClusterBarrier;
 
-using T = tfloat32_t;  // what TMA rounds float32 to on its way into shared memory
+using T = tfloat32_t;  // TMA rounds float32 to this type when it writes to shared memory
 using BlockShape = Shape<_128, _256, _32>;  // columns of b, rows of a, and k
 constexpr int STAGES = 4, CONSUMERS = 256, THREADS = CONSUMERS + 128;
 using LayoutB = decltype(tile_to_shape(GMMA::Layout_MN_SW128_Atom<T>{}, Shape<_128, _32, Int<STAGES>>{}));
@@ -85,7 +88,7 @@ matmul_cute_kernel(const __grid_constant__ TmaB tma_b, const __grid_constant__ T
             warpgroup_fence_operand(acc);
             CUTE_UNROLL
             for (int step = 0; step < STEPS; ++step) {
-                // The registers of the next step; what last read them ended at the wait of the step before.
+                // Load the registers of the next step; the wait of the previous step ended their last reads.
                 if (step + 1 < STEPS) {
                     copy(to_registers, from(_, _, step + 1, s), to(_, _, step + 1));
                 } else if (tile + 1 < tiles) {
@@ -96,7 +99,7 @@ matmul_cute_kernel(const __grid_constant__ TmaB tma_b, const __grid_constant__ T
                 gemm(mma, fb(_, _, step), fa(_, _, step, s), acc);
                 warpgroup_commit_batch();
                 warpgroup_wait<2>();
-                if (step == 1 && tile > 0 && threadIdx.x % 32 == 0) {  // all of the tile before is done
+                if (step == 1 && tile > 0 && threadIdx.x % 32 == 0) {  // the previous tile is done
                     EmptyBarrier::arrive(&shared.empty[(tile - 1) % STAGES]);
                 }
             }
@@ -105,7 +108,7 @@ matmul_cute_kernel(const __grid_constant__ TmaB tma_b, const __grid_constant__ T
         warpgroup_wait<0>();
         warpgroup_fence_operand(acc);
 
-        auto out = make_tensor(make_gmem_ptr(c), make_shape(n, m), make_stride(_1{}, n));  // c, turned
+        auto out = make_tensor(make_gmem_ptr(c), make_shape(n, m), make_stride(_1{}, n));  // c transposed
         copy(acc, part.partition_C(local_tile(out, BlockShape{}, coord, Step<_1, _1, X>{})));
     }
 }
@@ -115,7 +118,7 @@ int launch(TmaB tma_b, TmaA tma_a, float* c, int m, int n, int k, cudaStream_t s
     auto* kernel = matmul_cute_kernel<TmaB, TmaA>;
     const int bytes = sizeof(Shared);
     if (auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)) return error;
-    // Blocks that run together form a square of tiles, so that L2 serves most loads.
+    // Concurrent blocks form a square of tiles, so that L2 serves most loads.
     const int tiles_n = n / size<0>(BlockShape{}), tiles_m = m / size<1>(BlockShape{});
     int group = 16;
     while (tiles_n % group) group /= 2;

@@ -1,4 +1,4 @@
-"""Product of two square matrices; TF32 is precise enough."""
+"""Product of two square matrices in TF32."""
 
 import torch
 import torch.nn as nn

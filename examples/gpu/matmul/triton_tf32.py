@@ -1,4 +1,7 @@
-"""Matrix product on TF32 tensor cores as c.T = b.T a.T: b goes through registers, where it is turned and rounded."""
+"""Matrix product on TF32 tensor cores as c.T = b.T a.T.
+
+The operand b goes through registers, where it is transposed and rounded.
+"""
 
 import torch
 import torch.nn as nn
@@ -9,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def matmul_kernel(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
-    # Programs that run together form a square of tiles, so that L2 serves most loads.
+    # Concurrent programs form a square of tiles, so that L2 serves most loads.
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
     pid = tl.program_id(0)
     first = pid // (GROUP * tiles_n) * GROUP

@@ -1,4 +1,7 @@
-"""x + residual and LayerNorm in one pass: a block per row in registers, partial variances merged by Chan's formula."""
+"""x + residual and LayerNorm in one pass.
+
+A block per row in registers, partial variances merged by Chan's formula.
+"""
 
 import torch
 import torch.nn as nn
@@ -8,7 +11,7 @@ from kernelpro import runtime
 lib = runtime.cuda(r"""
 constexpr int DIM = 4096, THREADS = 256, WARPS = THREADS / 32, VECTORS = DIM / 4 / THREADS;
 
-// Merge mean and squared deviation of `count` values with those of as many values in the lane `offset` away.
+// Merge mean and squared deviation of `count` values with those of the lane at distance `offset`.
 __device__ void merge(float& mean, float& m2, float count, int offset) {
     const float delta = __shfl_xor_sync(~0u, mean, offset) - mean;
     m2 += __shfl_xor_sync(~0u, m2, offset) + delta * delta * (0.5f * count);

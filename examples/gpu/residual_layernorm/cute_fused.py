@@ -1,4 +1,7 @@
-"""x + residual and LayerNorm in CuTe: rows in registers by tiled copies, partial variances merged by Chan's formula."""
+"""x + residual and LayerNorm in CuTe.
+
+Rows in registers by tiled copies, partial variances merged by Chan's formula.
+"""
 
 import torch
 import torch.nn as nn
@@ -13,7 +16,7 @@ using Dim = Int<4096>;
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 
-// Merge mean and squared deviation of `count` values with those of as many values in the lane `offset` away.
+// Merge mean and squared deviation of `count` values with those of the lane at distance `offset`.
 __device__ void merge(float& mean, float& m2, float count, int offset) {
     const float delta = __shfl_xor_sync(~0u, mean, offset) - mean;
     m2 += __shfl_xor_sync(~0u, m2, offset) + delta * delta * (0.5f * count);

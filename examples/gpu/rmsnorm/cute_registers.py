@@ -1,4 +1,7 @@
-"""RMSNorm in CuTe: a tiled copy spreads a row over a block's registers, so memory is read once; one barrier per row."""
+"""RMSNorm in CuTe.
+
+A tiled copy spreads a row over a block's registers, so memory is read once; one barrier per row.
+"""
 
 import torch
 import torch.nn as nn

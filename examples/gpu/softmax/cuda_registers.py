@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS) softmax_kernel(const float4* __restri
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) v[i] = __ldcs(x + start + i * THREADS);
 
-    // Each warp takes exponentials against its own maximum; the finite start keeps rows with -inf right.
+    // Each warp uses its own maximum for the exponentials; the finite initial value handles rows with -inf.
     float largest = -FLT_MAX;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) largest = fmaxf(largest, fmaxf(fmaxf(v[i].x, v[i].y), fmaxf(v[i].z, v[i].w)));

@@ -1,4 +1,7 @@
-"""Softmax in CuTe: a tiled copy spreads a row over a block's registers, so memory is read once; one barrier per row."""
+"""Softmax in CuTe.
+
+A tiled copy spreads a row over a block's registers, so memory is read once; one barrier per row.
+"""
 
 import torch
 import torch.nn as nn
@@ -34,7 +37,7 @@ __global__ void __launch_bounds__(THREADS) softmax_cute_kernel(const float* x, f
     Tensor v = make_fragment_like(tx);
     copy(tiled, tx, v);
 
-    // Each warp takes exponentials against its own maximum; the finite start keeps rows with -inf right.
+    // Each warp uses its own maximum for the exponentials; the finite initial value handles rows with -inf.
     float largest = -FLT_MAX, sum = 0;
     CUTE_UNROLL
     for (int i = 0; i < size(v); ++i) largest = fmaxf(largest, v(i));

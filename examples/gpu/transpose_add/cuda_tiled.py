@@ -1,4 +1,7 @@
-"""x.t() + y through 64x64 tiles: 4x4 blocks are turned in registers, a swizzled tile keeps accesses 16 bytes wide."""
+"""x.t() + y through 64x64 tiles.
+
+4x4 blocks are transposed in registers, a swizzled tile keeps accesses 16 bytes wide.
+"""
 
 import torch
 import torch.nn as nn
@@ -22,7 +25,7 @@ transpose_add_kernel(const float* __restrict__ x, const float* __restrict__ y, f
 #pragma unroll
     for (int k = 0; k < 4; ++k) add[k] = __ldcs((const float4*)(y + size_t(col + i + k * QUADS) * rows + row + 4 * j));
 
-    // Row 4j + k of the turned tile; the quad's place is mixed with the row so that no bank is hit twice.
+    // Row 4j + k of the transposed tile; the swizzle avoids bank conflicts.
     tile[4 * j + 0][i ^ j] = {v[0].x, v[1].x, v[2].x, v[3].x};
     tile[4 * j + 1][i ^ j] = {v[0].y, v[1].y, v[2].y, v[3].y};
     tile[4 * j + 2][i ^ j] = {v[0].z, v[1].z, v[2].z, v[3].z};

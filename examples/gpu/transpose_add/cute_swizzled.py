@@ -1,4 +1,7 @@
-"""x.t() + y in CuTe: 4x4 blocks are turned in registers, a swizzled 64x64 tile keeps every access 16 bytes wide."""
+"""x.t() + y in CuTe.
+
+4x4 blocks are transposed in registers, a swizzled 64x64 tile keeps every access 16 bytes wide.
+"""
 
 import torch
 import torch.nn as nn
@@ -12,14 +15,14 @@ using namespace cute;
 constexpr int THREADS = 256;
 using Block = Shape<_64, _64>;
 using Vector = AutoVectorizingCopyWithAssumedAlignment<128>;
-// Quad q of row r lies at q ^ (r / 4), so that no bank is hit twice, whether by rows or by columns.
+// Quad q of row r is stored at q ^ (r / 4): no bank conflicts by rows or by columns.
 using TileLayout = decltype(composition(Swizzle<4, 2, 6>{}, Layout<Block, Stride<_64, _1>>{}));
 
 // x has `rows` rows of `cols`; y and out have `cols` rows of `rows`.
 __global__ void __launch_bounds__(THREADS)
 transpose_add_cute_kernel(const float* x, const float* y, float* out, int rows, int cols) {
     alignas(16) __shared__ float memory[size(Block{})];
-    Tensor tile = make_tensor(make_smem_ptr(memory), TileLayout{});  // of out
+    Tensor tile = make_tensor(make_smem_ptr(memory), TileLayout{});  // tile of out
     auto straight = make_layout(make_shape(rows, cols), make_stride(cols, _1{}));
     auto turned = make_layout(make_shape(cols, rows), make_stride(rows, _1{}));
     auto coord = make_coord(int(blockIdx.x), int(blockIdx.y));

@@ -1,4 +1,7 @@
-"""x.t() + y through 64x64 tiles; Triton turns the tile in shared memory, so both sides are coalesced."""
+"""x.t() + y through 64x64 tiles.
+
+Triton transposes the tile in shared memory, so that both accesses are coalesced.
+"""
 
 import torch
 import torch.nn as nn
