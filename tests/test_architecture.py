@@ -183,3 +183,17 @@ def test_help_imports_neither_torch_nor_the_lab() -> None:
         "assert 'torch' not in sys.modules and 'kernelpro.lab' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_string_statement_is_a_docstring() -> None:
+    """A long string that is wrapped without parentheses loses its second line: it becomes a statement."""
+    stray = []
+    for path in FILES:
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, (ast.Constant, ast.JoinedStr)):
+                start = lines[node.lineno - 1][node.col_offset :].lstrip("r")
+                if start != "..." and not start.startswith('"""'):
+                    stray.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert not stray

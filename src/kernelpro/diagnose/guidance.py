@@ -58,8 +58,10 @@ def _no_findings(diagnosis: Diagnosis) -> str:
     if names:
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         return f"No diagnostic matched. Some did not run: {', '.join(names[:_MAX_NAMES])}{more}."
-    return "No diagnostic matched: the cause is none that they cover. Try another algorithm, or compare with "
-    "a library kernel."
+    return (
+        "No diagnostic matched: the cause is none that they cover. Try another algorithm, or compare with "
+        "a library kernel."
+    )
 
 
 def _energy_section(diagnosis: Diagnosis, findings: list[Finding], offset: int) -> list[str]:

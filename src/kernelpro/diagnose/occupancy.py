@@ -147,8 +147,10 @@ def latency_hiding_gain(context: DiagnosticContext, occupancy: Occupancy) -> tup
     ):
         return None
     if not context.has_counters:
-        basis = f"an estimate without counters: {occupancy.share:.0%} occupancy, {context.headroom:.1f}x "
-        "above the floor"
+        basis = (
+            f"an estimate without counters: {occupancy.share:.0%} occupancy, {context.headroom:.1f}x "
+            "above the floor"
+        )
         return (_UNPROVEN_GAIN, basis) if context.headroom >= 1.5 else None
     used = max(context.peak_utilization, context.metric(ISSUE_ACTIVE) / 100)
     if used > _LATENCY_BOUND:

@@ -48,8 +48,10 @@ def exposed_latency(context: DiagnosticContext, loop: KernelLoop) -> tuple[float
     """
     if context.has_counters and all(context.metric_or_none(name) is not None for name in METRICS):
         stalled, headroom = context.stall_share(*REASONS), context.latency_headroom
-        basis = f"warps stall {stalled:.0%} of their cycles on tiles and barriers; the busiest unit has "
-        f"{headroom:.0%} headroom"
+        basis = (
+            f"warps stall {stalled:.0%} of their cycles on tiles and barriers; the busiest unit has "
+            f"{headroom:.0%} headroom"
+        )
         return min(stalled, headroom) if stalled >= _MIN_STALL_SHARE else 0.0, basis
     blocks, threads = 1, math.prod(context.kernel.block) if context.kernel.block else 256
     with contextlib.suppress(MissingData):  # one block, as for large tiles

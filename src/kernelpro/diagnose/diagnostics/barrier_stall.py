@@ -45,8 +45,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if saved < _MIN_SAVED:
         return None
     evidence = [percent("warp cycles stalled at barriers", share, SHARE)]
-    cause = f"warps stall {share:.0%} of their cycles at __syncthreads(), waiting for the slowest warp of "
-    "the block"
+    cause = (
+        f"warps stall {share:.0%} of their cycles at __syncthreads(), waiting for the slowest warp of "
+        "the block"
+    )
     basis = f"{AVOIDABLE:.0%} of the {share:.0%} of cycles stalled at barriers"
     if exchange:
         evidence.append(Evidence("instructions per barrier in the loop", round(distance), TREE))

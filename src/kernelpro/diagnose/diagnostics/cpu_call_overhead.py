@@ -68,8 +68,10 @@ def _single_call_advice(run: CpuRun, source: str) -> tuple[str, ...]:
     alone, best = run.alone_ms, run.best_ms
     # With num_threads in the source the number is fixed, and `alone_ms` was not measured with one thread.
     if alone and best and best > _NO_SPEEDUP * alone and "num_threads" not in source:
-        threads = f"use fewer threads (num_threads, tunable): {best:.4f} ms with all of them, {alone:.4f} ms "
-        "with one"
+        threads = (
+            f"use fewer threads (num_threads, tunable): {best:.4f} ms with all of them, {alone:.4f} ms "
+            "with one"
+        )
         return (strip, threads, arguments)
     return (strip, arguments)
 

@@ -14,8 +14,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     reasons = "; ".join(loops.worst.reasons) or "the compiler gives no reason"
     if loops.worst.remainder:
-        reasons = "a vector version exists, but iterations run in the scalar remainder (short rows, or "
-        "overlapping pointers)"
+        reasons = (
+            "a vector version exists, but iterations run in the scalar remainder (short rows, or "
+            "overlapping pointers)"
+        )
     return Match(
         evidence=(
             percent("time in scalar floating-point loops", loops.share, MIN_SHARE),

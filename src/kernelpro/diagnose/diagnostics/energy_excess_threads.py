@@ -38,15 +38,19 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if share < MIN_SAVED:
         return None
     if repeated >= idle:
-        cause = f"the kernel does {factor:.0f}x the arithmetic of the task: the same values are computed "
-        "repeatedly"
+        cause = (
+            f"the kernel does {factor:.0f}x the arithmetic of the task: the same values are computed "
+            "repeatedly"
+        )
         advice = (
             "compute shared values once per block, in shared memory, or once per row, in registers",
             "drop speculative work whose result is discarded: decide first, then compute",
         )
     else:
-        cause = f"only {working:.0f} of a warp's {lanes} threads do work, but instructions are issued for "
-        "the whole warp"
+        cause = (
+            f"only {working:.0f} of a warp's {lanes} threads do work, but instructions are issued for "
+            "the whole warp"
+        )
         advice = (
             "use fewer threads with more elements each, and blocks that fit the rows, so that no lane idles",
             "make branches warp-uniform: branch on the warp index, bin the work by kind and length",

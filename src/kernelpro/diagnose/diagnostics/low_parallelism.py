@@ -38,8 +38,10 @@ def _idle_sms(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sms
     )
     if context.has_counters:
         saved = min(idle, context.latency_headroom)
-        basis = f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit "
-        "saturates"
+        basis = (
+            f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit "
+            "saturates"
+        )
     return Match(
         evidence=(
             Evidence("blocks", blocks, sms),
@@ -63,8 +65,10 @@ def _few_warps(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sm
             return None
         ideal = min(1 - warps / ENOUGH_WARPS, context.latency_headroom)
         saved = _ATTAINABLE * ideal
-        basis = f"{ENOUGH_WARPS} warps per SM hide latency that {warps:.1f} do not; {_ATTAINABLE:.0%} of the "
-        f"ideal {ideal:.0%}"
+        basis = (
+            f"{ENOUGH_WARPS} warps per SM hide latency that {warps:.1f} do not; {_ATTAINABLE:.0%} of the "
+            f"ideal {ideal:.0%}"
+        )
     elif context.headroom >= 1.5:
         saved = _UNPROVEN_GAIN
         basis = (

@@ -23,8 +23,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     evidence = [Evidence("fences per iteration", fences, 0)]
     share = fences * _FENCE_CLOCKS / (fences * _FENCE_CLOCKS + _PASS_CLOCKS)
-    basis = f"a fence costs a round trip to L2 (about {_FENCE_CLOCKS} clocks), an iteration without it about "
-    f"{_PASS_CLOCKS}"
+    basis = (
+        f"a fence costs a round trip to L2 (about {_FENCE_CLOCKS} clocks), an iteration without it about "
+        f"{_PASS_CLOCKS}"
+    )
     if None not in map(context.metric_or_none, (stall_metric("membar"), WARP_CYCLES)):
         stalled, headroom = context.stall_share("membar"), context.latency_headroom
         if stalled < MIN_STALLED:
@@ -33,8 +35,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("warp cycles stalled in fences", round(100 * stalled, 1), 100 * MIN_STALLED, "%")
         )
         share = min(stalled, headroom)
-        basis = f"warps stall {stalled:.0%} of their cycles in fences; the busiest unit has {headroom:.0%} "
-        "headroom"
+        basis = (
+            f"warps stall {stalled:.0%} of their cycles in fences; the busiest unit has {headroom:.0%} "
+            "headroom"
+        )
     return Match(
         evidence=tuple(evidence),
         cause=f"each iteration executes {fences:.0f} memory fence{'s' if fences > 1 else ''}: a warp stalls "

@@ -23,8 +23,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     detour = (loads + stores) / loop.instructions
     if share < detour:
         share = detour
-        basis = f"other blocks hide the latency; {detour:.0%} of the loop's instructions move tiles through "
-        "registers"
+        basis = (
+            f"other blocks hide the latency; {detour:.0%} of the loop's instructions move tiles through "
+            "registers"
+        )
     copy = "TMA (cp.async.bulk.tensor) or cp.async" if capability >= 9 else "cp.async"
     return Match(
         evidence=(

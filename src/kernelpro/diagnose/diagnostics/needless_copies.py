@@ -12,8 +12,10 @@ _ADVICE = (
     "permute or clone",
     "write results directly into the final tensor at their offset instead of cat, stack or a final copy",
 )
-_STAY = "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; transfer constants once, in "
-"__init__"
+_STAY = (
+    "keep data on the device: no .cpu(), .numpy() or .to(device) in forward; transfer constants once, in "
+    "__init__"
+)
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:

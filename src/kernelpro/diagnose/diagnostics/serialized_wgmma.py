@@ -27,8 +27,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     evidence = [Evidence("compiler warnings", len(warnings), 0), Evidence("wgmma instructions", count)]
     share = _DRAIN_CLOCKS / (_DRAIN_CLOCKS + _PRODUCT_CLOCKS)
-    basis = f"the tensor pipe drains for about {_DRAIN_CLOCKS} clocks after each product of about "
-    f"{_PRODUCT_CLOCKS}"
+    basis = (
+        f"the tensor pipe drains for about {_DRAIN_CLOCKS} clocks after each product of about "
+        f"{_PRODUCT_CLOCKS}"
+    )
     if (used := context.metric_or_none(TENSOR)) is not None:
         evidence.append(Evidence("tensor pipe utilization", used, 100 * _FULL, "%"))
         share = min(share, max(0.0, 1 - used / 100 / _FULL))

@@ -48,8 +48,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence.append(Evidence("XU pipe utilization", utilization, 60, "%"))
     listed = f" ({', '.join(names)})" if names else ""
     if expanded:
-        cause = f"accurate math functions{listed} expand to {length:.0f} instructions each, more than memory "
-        "can hide"
+        cause = (
+            f"accurate math functions{listed} expand to {length:.0f} instructions each, more than memory "
+            "can hide"
+        )
         advice = (
             "use fast intrinsics where the tolerance allows: __expf, __logf, __powf, __sinf, __fdividef, "
             "exp2f; in Triton tl.exp2",

@@ -34,8 +34,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         per_sm = blocks / sms
         idle = 1 - per_sm / math.ceil(per_sm)
         saved = idle if context.headroom >= 1.2 else 0.0
-        basis = f"with {per_sm:.2f} blocks per SM, {idle:.0%} of the SM time is idle if all blocks last "
-        "equally long"
+        basis = (
+            f"with {per_sm:.2f} blocks per SM, {idle:.0%} of the SM time is idle if all blocks last "
+            "equally long"
+        )
     if saved < MIN_EMPTY / 2:
         return None
     at_once = sms * occupancy.blocks

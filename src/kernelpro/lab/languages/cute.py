@@ -45,8 +45,10 @@ def cute(source: str, flags: Sequence[str] = ()) -> Library:
 def missing() -> str | None:
     """What is missing to build with CUTLASS; None: nothing."""
     if cutlass_root() is None:
-        return "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to "
-        "a CUTLASS checkout"
+        return (
+            "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to "
+            "a CUTLASS checkout"
+        )
     return plain.missing()
 
 

@@ -100,8 +100,10 @@ def reference_seed(reference: Reference) -> str:
     task = reference.task
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
     if task.form == "function":
-        body = "class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return "
-        f"{task.entry}(*inputs)"
+        body = (
+            "class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return "
+            f"{task.entry}(*inputs)"
+        )
     else:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.can_rebuild_from_init_inputs():
