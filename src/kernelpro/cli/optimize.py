@@ -80,7 +80,7 @@ def resume_run(options: ResumeOptions) -> int:
     if changed != config:
         create_author(changed, store.folder)  # raises BadInput before anything is changed
         store.save_config(changed)
-    if store.is_finished and (outcome := store.outcome()):
+    if store.is_finished and store.is_winner_profiled and (outcome := store.outcome()):
         print_error(
             f"run {store.id} is finished ({outcome.reason}); to continue it, raise its budget, such as "
             f"--budget candidates={config.limits.candidates + 20}"

@@ -129,9 +129,8 @@ class Engine:
             self._restore()
             restored = len(self.steps)
             reason = await self._search()
-            if (previous := self._store.outcome()) and len(self.steps) == restored:
-                return previous
-            outcome = await self._judge_finalists(reason)
+            previous = self._store.outcome() if len(self.steps) == restored else None
+            outcome = previous or await self._judge_finalists(reason)
         except (AnswerPending, ResultPending):
             pending = sum(isinstance(result, AnswerPending) for result in await self._drain())
             paused = Paused(pending, self._pool.pending_jobs)
@@ -148,11 +147,12 @@ class Engine:
             if self.facts:
                 self._profiler.cancel()
             self._store.save_wall_seconds(self.budget.wall_seconds)
-        self._store.save_outcome(outcome)
+        if previous is None:
+            self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
             with suppress(ResultPending):  # the run does not wait for a result from outside
                 await self._profiler.ensure_profiled(outcome.best)
-        if self._knowledge.enabled:
+        if previous is None and self._knowledge.enabled:
             self._knowledge.add(learning.observations(self.steps.values(), self._config, self._store.id))
         return outcome
 

@@ -103,7 +103,8 @@ async def continue_run(
 
     `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
     """
-    if store.is_finished and (outcome := store.outcome()):
+    complete = store.is_finished and (store.is_winner_profiled or not explain)
+    if complete and (outcome := store.outcome()):
         return outcome
     return await create_engine(store, pool, on_event).run(explain)
 

@@ -239,6 +239,13 @@ class RunStore:
             return False
         return bool(self._get("outcome_limits") == self.config().limits.to_json())
 
+    @property
+    def is_winner_profiled(self) -> bool:
+        """Whether the winner has a diagnosis, or a reason why it has none; True if there is no winner."""
+        outcome = self.outcome()
+        winner = self.step(outcome.best) if outcome and outcome.best is not None else None
+        return winner is None or winner.diagnosis is not None or bool(winner.details.profile_error)
+
     # --- steps -----------------------------------------------------------------------------------------
 
     def save_step(self, step: Step) -> None:
