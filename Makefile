@@ -10,7 +10,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 TORCH ?= $(shell cat torch-version.txt)
-.PHONY: setup demo test test-long lint gpu-test bench clean
+.PHONY: setup dev docs demo test test-long lint gpu-test bench clean
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -34,6 +34,14 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@echo "installing kernelpro and its development dependencies (pytest, ruff, mypy, ray, triton, pydantic-ai) ..."
 	@$(PIP) -e ".[dev]"
 	@touch $(VENV)/.ready $@
+
+# What development needs as well.
+dev: $(VENV)/.dev
+
+# The generated pages of the reference.
+docs: dev
+	$(BIN)/python docs/reference/generate.py
+	$(BIN)/kernelpro diagnostics --page > docs/reference/diagnostics.md
 
 demo: setup
 	$(BIN)/kernelpro optimize examples/cpu/residual_layernorm/task.py --target cpu --author playbook --budget candidates=10

@@ -185,6 +185,17 @@ def test_help_imports_neither_torch_nor_the_lab() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_lists_of_languages_agree() -> None:
+    from kernelpro.authors.author import LANGUAGES
+    from kernelpro.cli.options import LanguageChoice
+    from kernelpro.lab.languages import registry
+    from kernelpro.report.html import _LANGUAGES
+
+    names = {name for languages in LANGUAGES.values() for name in languages}
+    assert names == {choice.value for choice in LanguageChoice}
+    assert names | {"torch"} == set(registry()) == set(_LANGUAGES)
+
+
 def test_every_string_statement_is_a_docstring() -> None:
     """A long string that is wrapped without parentheses loses its second line: it becomes a statement."""
     stray = []

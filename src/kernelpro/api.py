@@ -129,10 +129,15 @@ class OptimizationResult:
 
         if self.verdict is None:
             return f"no winner: {self.outcome.reason}"
-        return wording.describe_winner(self.verdict, self.outcome.best, self.author)
+        lines = [wording.describe_winner(self.verdict, self.outcome.best, self.author)]
+        speedups = [f"{name} {wording.format_speedup(ratio)}" for name, ratio in self.speedups.items()]
+        lines.append(f"  over each baseline: {', '.join(speedups)}")
+        if self.report:
+            lines.append(f"  report: {self.report}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"OptimizationResult({self}; run {self.run})"
+        return f"OptimizationResult({str(self).splitlines()[0]}; run {self.run})"
 
 
 def optimize(

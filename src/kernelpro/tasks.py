@@ -84,12 +84,20 @@ def _by_name(name: str, attribute: str) -> tuple[Any, Sequence[Any], Sequence[An
     module = _import(name, spec)
     reference = getattr(module, attribute, None)
     if reference is None:
-        raise BadInput(f"{spec}: {name} defines no {attribute}")
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise BadInput(
+            f"{spec}: {name} defines no {attribute}; its classes are {', '.join(classes) or 'none'}"
+        )
     torch.manual_seed(0)
     init_inputs: Sequence[Any] = ()
     if isinstance(reference, type):
-        init_inputs = _call(getattr(module, "get_init_inputs", list), f"{spec}: get_init_inputs()")
-        hint = "" if init_inputs else "; define get_init_inputs() next to it if it takes arguments"
+        given = getattr(module, "init_inputs", getattr(module, "get_init_inputs", list))
+        init_inputs = _call(given, f"{spec}: get_init_inputs()") if callable(given) else given
+        hint = (
+            ""
+            if init_inputs
+            else "; define get_init_inputs() or init_inputs next to it if it takes arguments"
+        )
         reference = _call(lambda: reference(*init_inputs), f"{spec}: {attribute}()", hint)
     examples = getattr(reference, "example_inputs", None)
     if examples is None:

@@ -230,35 +230,47 @@ class Measurement(Record):
 
 @dataclass(frozen=True)
 class Verdict(Record):
-    """The judge's decision on one candidate for one task. It cannot contradict itself: see
-    `__post_init__`."""
+    """The judge's decision on one candidate for one task. It cannot contradict itself: times, speed-ups and
+    energy exist only if the candidate passed."""
 
     candidate: str
+    """The candidate's name, usually its file name."""
     status: Status
     reason: str
+    """Why, in one line."""
     error: float | None = None
     """Largest ||output - oracle|| / ||oracle|| over all calls."""
     error_of_limit: float | None = None
     """Largest error relative to its limit: 1 is at the limit."""
     tolerance: float | None = None
+    """Limit of `error` on inputs as given."""
     times: dict[str, Interval] = field(default_factory=dict)
     """Milliseconds per call, of `candidate` and each baseline."""
     speedup: dict[str, Interval] = field(default_factory=dict)
+    """Over each baseline."""
     faster: Literal["yes", "no", "unclear"] | None = None
     """Whether it is faster than the fastest baseline."""
     floor_ms: float | None = None
+    """The shortest time that the task allows on this device."""
     energy: Energy | None = None
     """None: not requested."""
     own_share: float | None = None
+    """Share of device time in the candidate's own kernels, 0 to 1."""
     peak_bytes: int | None = None
+    """Memory that the candidate added: device memory on a GPU, resident memory on a CPU."""
     parameters: Literal["by name", "by seed", "none"] | None = None
+    """How the candidate's parameters got the reference's values."""
     sandbox: str = ""
+    """namespaces, landlock or process."""
     language: str = ""
     notes: tuple[str, ...] = ()
+    """What a reader should know about this verdict."""
     measurement: Measurement = field(default_factory=Measurement)
     environment: Environment = field(default_factory=Environment)
     task: str = ""
+    """The name of the task."""
     candidate_id: str = ""
+    """Content hash of the candidate's source."""
 
     def __post_init__(self) -> None:
         measured = bool(self.times or self.speedup or self.faster or self.energy)

@@ -37,6 +37,7 @@ class KernelCode(Record):
     known."""
     instructions: int = 0
     widths: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Memory accesses by kind and by width in bits."""
     loops: tuple[KernelLoop, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
     """By kind of instruction, the source line of its first one in the hot code."""

@@ -110,7 +110,8 @@ def describe_winner(verdict: Verdict, step: int | None, author: str) -> str:
     """The winner of a run in one line."""
     by = f" by {author}" if author else ""
     speed = f"{verdict.times['candidate'].value:.4g} ms, {describe_speedup(verdict)}"
-    return f"winner: step {step}{by}, {speed}; {verdict.reason}"
+    lead = "no kernel beat the fastest baseline; the best is" if verdict.faster == "no" else "winner:"
+    return f"{lead} step {step}{by}, {speed}; {verdict.reason}"
 
 
 def speed_result(verdict: Verdict) -> Literal["faster", "slower", "unclear"]:

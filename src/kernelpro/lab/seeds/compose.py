@@ -108,8 +108,8 @@ def reference_seed(reference: Reference) -> str:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.can_rebuild_from_init_inputs():
         raise NoSeed(
-            "constructed with `init_inputs`, its class has other weights; give what the module was "
-            "constructed with"
+            "the class, constructed with `init_inputs`, has other weights: pass the constructor's arguments"
+            " as init_inputs"
         )
     first, text = _reference_text(task)
     return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"
