@@ -210,6 +210,7 @@ class JobRunner:
         return Result(job.id, verdict=tuning_result.winner.verdict, data=data)
 
     def judge_point(self, job: Job) -> Verdict:
+        """Judge one point of the tunables."""
         assert job.candidate
         self._await_build(job, job.candidate)
         return self._warm_judge(job, self._bench_for(job)).judge(job.candidate)
@@ -300,6 +301,7 @@ class JobRunner:
         torch.cuda.empty_cache()  # for the processes of the next task
 
     def close(self) -> None:
+        """End the prepared task and its processes."""
         self.release_task()
         self._builds.close()
 

@@ -66,7 +66,9 @@ class AnswerFormat(Protocol[T_co]):
     """The required format of an answer: a description for the model, and a parser."""
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """What the model is told about the format."""
+        ...
 
     def parse(self, text: str) -> T_co:
         """Return the answer's value. Raises Malformed."""
@@ -180,7 +182,9 @@ class Model(Protocol):
     """Answers questions."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As the command line names it."""
+        ...
 
     async def ask(self, question: Question[T]) -> Reply[T]:
         """Return the parsed answer. Raises ModelError, CapReached or AnswerOutstanding."""
@@ -191,7 +195,9 @@ class AnswerSource(Protocol):
     """Origin of answers: a provider, an inbox, transcripts. `RecordingModel` turns it into a Model."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As the command line names it."""
+        ...
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
         """Return the parsed answer. `exchange` is filled along the way, also if an exception ends it."""

@@ -32,6 +32,7 @@ class RecordingModel:
 
     @property
     def name(self) -> str:
+        """The source's name."""
         return self._source.name
 
     async def ask(self, question: Question[T]) -> Reply[T]:

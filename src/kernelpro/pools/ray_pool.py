@@ -97,6 +97,7 @@ class ActorState(PoolWorker):
     heartbeat_sent: float = 0.0
 
     def hardware_name(self, target: Target | None) -> str | None:
+        """The device of this actor."""
         return self.hardware.get(target)
 
     @property

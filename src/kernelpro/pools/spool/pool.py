@@ -62,6 +62,7 @@ class SpoolPool(Pool):
         self._watcher = threading.Thread(target=self._poll, daemon=True)
 
     def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
+        """Write the job to the spool, unless its result exists."""
         pending = _SpoolJob(job_entry(job, self._gpu_name), job, progress, Future())
         try:
             self._folder.add_job(pending.entry)

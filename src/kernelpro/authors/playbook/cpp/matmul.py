@@ -21,6 +21,7 @@ class MatmulNest(RowNest):
     """Computes the product of a row, or of a block of rows, and then the steps of each row."""
 
     def lines(self) -> list[str]:
+        """Write the loop nest."""
         assert self.stage.product
         return self._blocks(self.stage.product) if self.design.packed else self._rows(self.stage.product)
 

@@ -52,6 +52,7 @@ class RowNest(LoopNest):
         self._shifted_sums = {variance.base.name for variance in self._variances.values()}
 
     def reduction_term(self, step: ReduceStep, names: Names) -> str:
+        """Return the term that one iteration adds."""
         text = super().reduction_term(step, names)
         if step.name in self._variances:
             shifted = f"({text} - {self._variances[step.name].base.name}_shift)"
@@ -59,6 +60,7 @@ class RowNest(LoopNest):
         return f"({text} - {step.name}_shift)" if step.name in self._shifted_sums else text
 
     def lines(self) -> list[str]:
+        """Write the loop nest."""
         outer = self.stage.outer
         if self.design.order == "tiles":
             return self._tiles(outer[:-1], outer[-1])

@@ -18,6 +18,7 @@ class StripNest(LoopNest):
     """A stage in strips of rows; the vector loop runs over the rows of a strip, index j."""
 
     def lines(self) -> list[str]:
+        """Write the loop nest."""
         *lead, last = self.stage.outer
         choices = [width for width in STRIPS if width <= self.design.strip]
         strip = self.kernel.tunable(f"STRIP{self.number}", self.design.strip, choices)

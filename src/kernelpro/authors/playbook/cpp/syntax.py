@@ -77,6 +77,7 @@ class CppPrinter(Printer):
         """The functions of prelude.MATH_FUNCTIONS that were printed."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
+        """Write a constant."""
         if dtype == "bool":
             return "true" if value else "false"
         if dtype not in FLOATING:
@@ -89,6 +90,7 @@ class CppPrinter(Printer):
         return _float_literal(value) if is_float else repr(float(value))
 
     def load(self, tensor: str, index: str, dtype: str) -> str:
+        """Write a load."""
         text = f"{self._pointers[tensor]}[{index}]"
         return {"bfloat16": f"bfloat16_to_float({text})", "float16": f"float({text})"}.get(dtype, text)
 
@@ -101,9 +103,11 @@ class CppPrinter(Printer):
         return f"{self._pointers[tensor]}[{index}] = {text};"
 
     def declare(self, name: str, dtype: str, text: str) -> str:
+        """Write a declaration."""
         return f"const {arithmetic_type(dtype)} {name} = {text};"
 
     def operator(self, op: str, args: list[str], node: Expr) -> str:
+        """Write an operator or function call."""
         ctype = arithmetic_type(node.dtype)
         if op == "cast":
             return f"({args[0]} != 0)" if node.dtype == "bool" else f"{ctype}({args[0]})"
@@ -125,6 +129,7 @@ class CppPrinter(Printer):
         return f"{_LIBRARY.get(op, f'std::{op}')}({', '.join(args)})"
 
     def reference(self, node: Expr, names: Names) -> str:
+        """Write a reference to a named value."""
         if node.op == "product":
             return f"{node.data[0]}[{self.index(node.data[1], names)}]"
         return str(node.data)

@@ -59,6 +59,7 @@ class InputValue(Value):
         self.name = name
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         return context.builder.make("load", dtype=self.dtype, data=(self.name, flatten(indices, self.shape)))
 
 
@@ -70,6 +71,7 @@ class Elementwise(Value):
         self._make = make
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         elements = (context.element(s, broadcast_indices(indices, s.shape)) for s in self.sources)
         return self._make(context.builder, *elements)
 
@@ -82,6 +84,7 @@ class View(Value):
         self._remap = remap
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         return context.element(self.sources[0], self._remap(indices))
 
 
@@ -93,6 +96,7 @@ class IndexFunction(Value):
         self._make = make
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         return self._make(context.builder, indices)
 
 
@@ -109,6 +113,7 @@ class Gather(Value):
         self._dim, self._same_rank = dim, same_rank
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         source, index = self.sources
         end = self._dim + (1 if self._same_rank else len(index.shape))
         position = context.element(index, indices if self._same_rank else indices[self._dim : end])
@@ -124,6 +129,7 @@ class Concat(Value):
         self._dim = dim
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         low, high = indices[self._dim].bounds
         start = 0
         for source in self.sources:
@@ -151,6 +157,7 @@ class StageValue(Value):
     """A value that a stage computes in loops of its own."""
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices."""
         return context.stage_value(self, indices)
 
 
