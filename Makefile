@@ -60,9 +60,12 @@ test: $(VENV)/.dev
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m long || $(RETRY)
 
+# Kernels under test keep the formatting of their authors.
+FORMATTED = src docs/reference benchmarks/*.py benchmarks/simulation tests/*.py tests/defects/*.py tests/exploits/*.py \
+	$(addprefix tests/,authors cli code_search diagnose docs engine lab llm memory pools report search suites)
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check src tests/*.py tests/lab tests/suites tests/defects/*.py benchmarks/*.py benchmarks/simulation
+	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/mypy
 
 # On a GPU host that already has torch: PY=python3 make gpu-test

@@ -164,7 +164,11 @@ def test_tied_weights_fit_one_name_or_both() -> None:
     given = Tied().state_dict()
     one = torch.nn.Module()
     one.first = torch.nn.Linear(64, 64)
-    assert parameters.load_reference_state(one, given) == parameters.load_reference_state(Tied(), given) == "by name"
+    assert (
+        parameters.load_reference_state(one, given)
+        == parameters.load_reference_state(Tied(), given)
+        == "by name"
+    )
     apart = {name: tensor.clone() for name, tensor in given.items()}
     assert parameters.load_reference_state(one, apart) == "by seed"
 

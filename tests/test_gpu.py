@@ -72,7 +72,9 @@ def test_a_bad_kernel_is_survived(body: str, status: Status, reason: str, quick_
 def test_identical_code_is_not_faster_than_itself(name: str, quick_judge: QuickJudge) -> None:
     path = EXAMPLES / name / "task.py"
     itself = Candidate(re.sub(r"\bModel\b", "ModelNew", path.read_text()))
-    verdict = quick_judge.judge(Task.from_file(path), itself, "cuda", effort="full", baselines=("eager_tf32",))
+    verdict = quick_judge.judge(
+        Task.from_file(path), itself, "cuda", effort="full", baselines=("eager_tf32",)
+    )
     assert verdict.status is Status.PASSED, verdict.reason
     ratio = verdict.speedup["eager_tf32"]
     assert ratio.low <= 1 <= ratio.high

@@ -34,7 +34,12 @@ def passed(**changes: object) -> Verdict:
 
 def test_a_job_survives_json() -> None:
     job = Job(
-        "7", "judge", Task("x = 1", precision="tf32"), Candidate("y = 2"), "cpu", Options(disabled_tripwires=("gc",))
+        "7",
+        "judge",
+        Task("x = 1", precision="tf32"),
+        Candidate("y = 2"),
+        "cpu",
+        Options(disabled_tripwires=("gc",)),
     )
     assert Job.from_json(json.loads(job.dumps())) == job
 
@@ -97,7 +102,14 @@ def test_an_identity_stays_when_a_later_version_adds_a_field() -> None:
     class Later(Options):
         more: tuple[str, ...] = ()
 
-    assert Options(effort="full").nondefault_json() == Later(effort="full").nondefault_json() == '{"effort":"full"}'
+    assert (
+        Options(effort="full").nondefault_json()
+        == Later(effort="full").nondefault_json()
+        == '{"effort":"full"}'
+    )
     assert Later(more=("x",)).nondefault_json() != Later().nondefault_json() == "{}"
     limits = replace(RunConfig(Task("t"), "cpu", "playbook"), limits=Limits(candidates=3))
-    assert '"limits":{"candidates":3}' in limits.nondefault_json() and '"task":{"source":"t"}' in limits.nondefault_json()
+    assert (
+        '"limits":{"candidates":3}' in limits.nondefault_json()
+        and '"task":{"source":"t"}' in limits.nondefault_json()
+    )

@@ -152,6 +152,8 @@ def json_page() -> str:
         names = [f"`{name}`" for name in kind.__dataclass_fields__ if name != "kind"]  # type: ignore[attr-defined]
         lines.append(f"| `{kind.kind}` | {', '.join(names)} | {' '.join((kind.__doc__ or '').split())} |")
     lines += record(schema.ReportData, "Report")
+    for kind in (schema.RunSummary, schema.VerdictSummary, schema.StepSummary):
+        lines += record(kind)
     return "\n".join(lines).rstrip() + "\n"
 
 

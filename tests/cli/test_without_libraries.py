@@ -43,7 +43,11 @@ def test_a_worker_answers_jobs_from_stdin(way: str, tmp_path: Path) -> None:
     code, output, errors = call(tmp_path, way, "worker", "--sandbox", "process", text=JOB)
     assert code == 0, errors
     answer = json.loads(output.splitlines()[-1])
-    assert answer["job"] == "e" and answer["data"]["environment"]["torch"] and answer["data"]["sandbox"] == "process"
+    assert (
+        answer["job"] == "e"
+        and answer["data"]["environment"]["torch"]
+        and answer["data"]["sandbox"] == "process"
+    )
 
 
 def test_a_worker_serves_a_spool(tmp_path: Path) -> None:

@@ -107,9 +107,7 @@ def test_all_roles_share_the_purse_and_each_is_counted(tmp_path: Path) -> None:
 
     again = SpendingCap(tokens=400)
     again.restore(Transcripts(tmp_path / "t.jsonl").spent())
-    assert (
-        again.spent == cap.spent and again.by_role() == cap.by_role() and again.by_key() == cap.by_key()
-    )
+    assert again.spent == cap.spent and again.by_role() == cap.by_role() and again.by_key() == cap.by_key()
     with pytest.raises(CapReached), again.request(100, Decimal(0)):
         pass
 

@@ -55,7 +55,11 @@ def test_the_same_question_after_a_restart_is_not_paid_for_twice(tmp_path: Path)
         purse = SpendingCap()
         again = ask(create_model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")))
         assert (again.value, again.messages, again.cost) == (first.value, first.messages, first.cost)
-        assert len(server.requests) == 1 and purse.spent == Cost() and "the recorded answer is used" in again.notes[-1]
+        assert (
+            len(server.requests) == 1
+            and purse.spent == Cost()
+            and "the recorded answer is used" in again.notes[-1]
+        )
         ask(
             create_model(f"{server.url}/v1#m", QUICK, purse, Transcripts(tmp_path / "t.jsonl")),
             question(prompt="Another."),

@@ -80,7 +80,8 @@ def test_markdown_of_a_hostile_run_has_no_markup_outside_fences(tmp_path: Path) 
     outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", text)
     assert "<script" not in outside and "<img" not in outside and "](http" not in outside
     rows = [line for line in outside.splitlines() if line.startswith("| 1")]
-    assert rows and all(len(re.findall(r"(?<!\\)\|", row)) == 8 for row in rows), (
+    header = next(line for line in outside.splitlines() if line.startswith("| step |"))
+    assert rows and all(len(re.findall(r"(?<!\\)\|", row)) == header.count("|") for row in rows), (
         "a bar in a plan makes no column"
     )
 

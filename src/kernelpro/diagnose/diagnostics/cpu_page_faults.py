@@ -8,7 +8,7 @@ from kernelpro.records import Evidence
 _MIN_BYTES = 1 << 20
 """Of fresh memory per call: less does not slow it down, since a fault takes about half a microsecond."""
 MIN_SHARE = 0.08
-"""Of CPU time in the kernel."""
+"""Of CPU time in the operating system."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -23,12 +23,17 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("page faults per call", run.minor_faults, _MIN_BYTES / page),
             Evidence("fresh memory touched per call", fresh / 2**20, 1, "MiB"),
-            percent("CPU time in the kernel", share, MIN_SHARE),
+            percent("CPU time in the operating system", share, MIN_SHARE),
         ),
-        cause=f"each call touches {fresh / 2**20:.0f} MiB of fresh memory; clearing and mapping it takes "
-        f"{share:.0%} of the CPU time",
+        cause=(
+            f"each call touches {fresh / 2**20:.0f} MiB of fresh memory; clearing and mapping it takes "
+            f"{share:.0%} of the CPU time"
+        ),
         saved_share=share,
-        basis=f"{run.system_ms:.1f} of {run.cpu_ms:.1f} ms of CPU time per call are spent in the kernel",
+        basis=(
+            f"{run.system_ms:.1f} of {run.cpu_ms:.1f} ms of CPU time per call are spent in the operating"
+            " system"
+        ),
     )
 
 
@@ -37,10 +42,11 @@ DIAGNOSTIC = Diagnostic(
     level="system",
     target="cpu",
     analyze=_analyze,
-    trigger=f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the "
-    "kernel",
+    trigger=(
+        f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the kernel"
+    ),
     remedy="reuse memory between calls, or need none",
-    gain_basis="the kernel's share of the CPU time",
+    gain_basis="the operating system's share of the CPU time",
     advice=(
         "avoid large temporaries: keep a row or a block in a buffer per thread",
         "allocate scratch memory once (a buffer of the module, a static vector) and reuse it",

@@ -63,7 +63,8 @@ class CandidateSource:
         return ".".join([self._aliases.get(node.id, node.id), *parts]) if isinstance(node, ast.Name) else ""
 
     def languages(self) -> dict[str, Language]:
-        """The languages it uses, in the order of the registry; torch if none of the others."""
+        """The languages it uses, in the order of the registry: torch too if it is imported, alone if there
+        is no other."""
         names = (
             {self.full_name(node) for node in self.nodes}
             if self.nodes
