@@ -70,7 +70,7 @@ def test_weights_that_no_seed_makes_must_keep_their_names(quick_judge: QuickJudg
     verdict = quick_judge.judge(task, Candidate(KERNEL.replace("self.scale", "self.gain")))
     assert (
         verdict.status is Status.WRONG
-        and "some do not fit the candidate's: the module has scale [64]" in verdict.reason
+        and "some names or shapes of the candidate differ: the module has scale [64]" in verdict.reason
     )
 
 
@@ -126,7 +126,7 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
         env=environment,
         timeout=300,
     )
-    told = r"computes something else in a worker than in your process \(\d+% of the elements of output 0 are others\)"
+    told = r"computes something else in a worker than in your process \(\d+% of the elements of output 0 differ\)"
     assert re.search(told, done.stdout), done.stderr
 
 
@@ -315,9 +315,9 @@ def interruptible() -> None:
 
 WAITS = """
 from kernelpro.lab.machine import Device
-from kernelpro.pools.process import Process
+from kernelpro.pools.process import WorkerProcess
 from kernelpro.records import Job, Task
-worker = Process(Device(None), "auto")
+worker = WorkerProcess(Device(None), "auto")
 worker.send(Job("1", "probe", Task("import time\\ntime.sleep(600)"), target="cpu"))
 print(worker._process.pid, flush=True)
 for record in worker.records():

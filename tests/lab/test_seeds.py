@@ -99,7 +99,7 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(
     assert "from torch.nn.modules.container import Sequential" in task.source
     assert "# Sequential(\n#   (0): Linear(in_features=48" in task.source
     found = study(worker, task, ("compile", "eager_fp32"))
-    assert "PyTorch: constructed with `init_inputs`" in found.seed_errors
+    assert "PyTorch: the class, constructed with `init_inputs`" in found.seed_errors
     (seed,) = found.seeds
     assert "getattr(getattr(self, '1'), '1').running_mean" in seed.source and "BatchNorm" not in seed.source
     verdict = quick_judge.judge(task, Candidate(seed.source), build_timeout=300.0)
