@@ -89,6 +89,7 @@ TOGETHER = (
     "suites/test_scoreboard.py",
     "suites/test_builtin.py",
     "suites/test_problems.py",
+    "suites/test_published.py",
     "suites/test_statistics.py",
     "test_api.py",
     "test_architecture.py",

@@ -28,7 +28,16 @@ from kernelpro.engine import session
 from kernelpro.engine.store import default_runs_dir
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Options, Result, Target, digest
-from kernelpro.suites import judging, kernel_files, probe, problems, scoreboard, searching
+from kernelpro.suites import (
+    claims,
+    judging,
+    kernel_files,
+    probe,
+    problems,
+    published,
+    scoreboard,
+    searching,
+)
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 _QUIET_SECONDS = 30.0
@@ -44,9 +53,8 @@ class _Bench:
     def __init__(self, options: BenchOptions, target: Target, pool: Pool, log: ResultsLog):
         self.options, self.target, self.pool, self.log = options, target, pool, log
         self.judge_options = _judge_options(options)
-        self.problems = problems.find_problems(
-            options.suite, options.level, options.ids, target, options.mode or "train", options.precision
-        )
+        self.published = _find_published(options, target)
+        self.problems = [kernel.problem for kernel in self.published] or _find_problems(options, target)
         self.keys: JobKeys = {}
 
     def run(self) -> int:
@@ -67,7 +75,7 @@ class _Bench:
             belong = "files belong" if len(files.unmatched) > 1 else "file belongs"
             names = scoreboard.first_names(files.unmatched)
             _print(f"{len(files.unmatched)} {belong} to no selected problem: {names}")
-        jobs = self._jobs(files)
+        jobs = self._published_jobs() if _judges_published(self.options) else self._jobs(files)
         for job in jobs:
             self.keys.setdefault((job.problem.level, job.problem.number), []).append(job.key)
         missing = {job.key: job for job in jobs if self.log.is_missing(job.key, self.options.retry)}
@@ -100,6 +108,12 @@ class _Bench:
             if not kernels:
                 jobs.append(judging.BenchJob(problem, self.target, probe_options))
         return jobs
+
+    def _published_jobs(self) -> list[judging.BenchJob]:
+        return [
+            judging.BenchJob(kernel.problem, self.target, self.judge_options, kernel.candidate)
+            for kernel in self.published
+        ]
 
     def _log_unreadable(self, files: kernel_files.KernelFiles) -> None:
         for problem in self.problems:
@@ -180,16 +194,42 @@ def _is_search(options: BenchOptions) -> bool:
     return bool(options.author or options.model)
 
 
+def _judges_published(options: BenchOptions) -> bool:
+    """Whether the kernels of the collection are judged; its references can be probed or searched, too."""
+    return published.is_published(options.suite) and not (options.probe or _is_search(options))
+
+
+def _find_published(options: BenchOptions, target: Target) -> list[published.PublishedKernel]:
+    """The kernels of a collection; empty for a suite without kernels."""
+    if not published.is_published(options.suite):
+        return []
+    return published.find_published(
+        options.suite, options.level, options.ids, target, options.mode or "train", options.precision
+    )
+
+
+def _find_problems(options: BenchOptions, target: Target) -> list[problems.Problem]:
+    return problems.find_problems(
+        options.suite, options.level, options.ids, target, options.mode or "train", options.precision
+    )
+
+
 def _check(options: BenchOptions) -> None:
     """Raise BadInput for options that exclude each other."""
     choices = (options.list_problems, options.probe, options.kernels, options.author or options.model)
-    if sum(map(bool, choices)) != 1:
+    if published.is_published(options.suite):
+        if options.kernels or sum(map(bool, choices)) > 1:
+            raise BadInput(
+                f"{options.suite} has kernels of its own: give no --kernels, and at most one of --probe, "
+                "--model SPEC (or --author NAME) and --list"
+            )
+    elif sum(map(bool, choices)) != 1:
         raise BadInput(
             "give exactly one of --probe, --kernels DIR, --model SPEC (or --author NAME) and --list"
         )
     if options.author and options.model:
         raise BadInput("--author and --model exclude each other: give one")
-    if options.energy and not options.kernels:
+    if options.energy and not (options.kernels or _judges_published(options)):
         raise BadInput(
             "--energy needs --kernels; a search saves energy with --objective energy-at-speed or edp"
         )
@@ -210,13 +250,9 @@ def _judge_options(options: BenchOptions) -> Options:
 
 
 def _list_problems(options: BenchOptions) -> int:
-    listed = problems.find_problems(
-        options.suite,
-        options.level,
-        options.ids,
-        options.target or "cpu",
-        options.mode or "train",
-        options.precision,
+    target = options.target or "cpu"
+    listed = [kernel.problem for kernel in _find_published(options, target)] or _find_problems(
+        options, target
     )
     if options.format == "json":
         data = [{"level": item.level, "number": item.number, "name": item.task.name} for item in listed]
@@ -246,9 +282,10 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 def _folder(options: BenchOptions) -> Path:
     if options.out:
         return Path(options.out)
-    kind = "probe" if options.probe else "kernels" if options.kernels else "author"
-    path = Path(options.suite.removeprefix("kernelbench:")).resolve()
-    name = "builtin" if options.suite == "builtin" else path.name
+    judges = options.kernels or _judges_published(options)
+    kind = "probe" if options.probe else "kernels" if judges else "author"
+    path = Path(options.suite.removeprefix("kernelbench:").removeprefix(published.PREFIX)).resolve()
+    name = "builtin" if options.suite == "builtin" else path.stem if path.is_file() else path.name
     return default_runs_dir().parent / "benches" / f"{name}-{kind}"
 
 
@@ -260,6 +297,8 @@ def _describe_evaluated(options: BenchOptions) -> str:
         return "probe"
     if options.kernels:
         return f"kernels of {options.kernels}"
+    if _judges_published(options):
+        return "published kernels"
     objective = f", objective {options.objective}" if options.objective != "speed" else ""
     return f"{options.author or options.model}{objective}"
 
@@ -287,6 +326,9 @@ def _show(bench: _Bench) -> None:
             lines = [*probe.remarks(rows), conditions.summary]
             _print_tables(options.format, title, [probe.table(rows)], lines)
         return
+    if _judges_published(options):
+        _show_claims(bench, title, conditions)
+        return
     board = scoreboard.make_scoreboard(
         options.suite, evaluated, target, bench.problems, bench.keys, bench.log.entries, conditions
     )
@@ -295,6 +337,18 @@ def _show(bench: _Bench) -> None:
     else:
         tables = [scoreboard.problem_table(board), scoreboard.summary_table(board)]
         _print_tables(options.format, title, tables, scoreboard.remarks(board))
+
+
+def _show_claims(bench: _Bench, title: str, conditions: scoreboard.BenchConditions) -> None:
+    keys = {k.id: bench.keys[k.problem.level, k.problem.number][0] for k in bench.published if bench.keys}
+    rows = claims.claim_rows(bench.published, keys, bench.log.entries)
+    if bench.options.format == "json":
+        about = {"suite": bench.options.suite, "target": bench.target, "conditions": conditions.to_json()}
+        found = {"summary": claims.remarks(rows), "kernels": [row.to_json() for row in rows]}
+        print(json.dumps(about | found, indent=1))
+    else:
+        lines = [*claims.remarks(rows), conditions.summary]
+        _print_tables(bench.options.format, title, [claims.table(rows)], lines)
 
 
 def _print_tables(form: str, title: str, tables: Sequence[scoreboard.Table], lines: Sequence[str]) -> None:

@@ -43,9 +43,7 @@ def find_problems(
     """
     folder = _folder(suite)
     by_level = {int(path.name[5:]): path for path in folder.glob("level*") if path.name[5:].isdigit()}
-    if missing := set(levels) - set(by_level):
-        available = ", ".join(map(str, sorted(by_level))) or "none"
-        raise BadInput(f"--level {min(missing)}: {suite} has no such level; it has: {available}")
+    _require_levels(suite, levels, by_level)
     problems = [
         Problem(level, number, Task.from_file(path, mode, precision).for_target(target))
         for level, level_folder in (sorted(by_level.items()) if by_level else [(0, folder)])
@@ -56,6 +54,19 @@ def find_problems(
         raise BadInput(
             f"{suite}: no task in {folder}; a task is a Python file with Model, get_inputs, get_init_inputs"
         )
+    return select_problems(suite, problems, levels, ids)
+
+
+def _require_levels(suite: str, levels: Collection[int], available: Collection[int]) -> None:
+    if missing := set(levels) - set(available):
+        names = ", ".join(map(str, sorted(available))) or "none"
+        raise BadInput(f"--level {min(missing)}: {suite} has no such level; it has: {names}")
+
+
+def select_problems(suite: str, problems: list[Problem], levels: Collection[int], ids: str) -> list[Problem]:
+    """The problems of these levels and ids (empty: all); raises BadInput for a level or an id without one."""
+    _require_levels(suite, levels, {problem.level for problem in problems if problem.level})
+    problems = [problem for problem in problems if not levels or problem.level in levels]
     ranges = parse_ids(ids)
     for selected in ranges:
         if not any(map(selected.contains, problems)):

@@ -27,7 +27,10 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
 
     suite: Annotated[
         str,
-        typer.Argument(metavar="SUITE", help="builtin, kernelbench:PATH, or a folder of task files."),
+        typer.Argument(
+            metavar="SUITE",
+            help="builtin, kernelbench:PATH, a folder of task files, or kernels:PATH for published kernels.",
+        ),
     ]
     list_problems: Annotated[bool, option("List the problems and do nothing else.", EVALUATE, "--list")] = (
         False
@@ -66,7 +69,8 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
 def bench(options: BenchOptions) -> int:
     """Evaluate kernels, a model or the playbook on a whole suite.
 
-    Give --probe, --kernels, --model or --author. It can be killed at any time; the same command continues it.
+    Give --probe, --kernels, --model or --author; kernels:PATH needs none of them.
+    It can be killed at any time; the same command continues it.
     Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: answers or results outstanding.
     """
     from kernelpro.cli.bench import run_bench
