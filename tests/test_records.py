@@ -58,6 +58,20 @@ def test_a_verdict_cannot_contradict_itself() -> None:
         Verdict("a.py", Status.WRONG, "")
 
 
+def test_a_verdict_knows_how_near_it_is_to_the_floor() -> None:
+    assert passed(floor_ms=1.0).of_floor == 0.5
+    assert passed().of_floor is None and Verdict("a.py", Status.WRONG, "off", floor_ms=1.0).of_floor is None
+
+
+def test_options_of_a_candidate_do_not_change_what_a_task_is_prepared_for() -> None:
+    candidate = Options(
+        effort="full", disabled_tripwires=("gc",), min_own_share=0.5, give_up_ms=3.0, energy=True
+    )
+    assert candidate.for_preparation() == Options()
+    for task in (Options(baselines=("compile",)), Options(sandbox="process"), Options(call_timeout=1.0)):
+        assert task.for_preparation() == task
+
+
 def test_an_interval_is_ordered() -> None:
     with pytest.raises(ValueError):
         Interval(1.0, 1.1, 1.2)

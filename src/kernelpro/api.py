@@ -78,7 +78,7 @@ def judge(
     verdicts = []
     for result in local.run_locally(jobs, sandbox=judge_options.sandbox):
         if result.verdict is None:
-            raise BadInput(result.error or "the worker returned no verdict")
+            raise result.exception("verdict")
         verdicts.append(result.verdict)
     return verdicts
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from kernelpro.cli.commands import app
+from kernelpro.cli.errors import run_reporting_errors
 from kernelpro.cli.judge import print_table
+from kernelpro.pools import process
 from kernelpro.records import Interval, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
@@ -70,3 +73,36 @@ def test_the_table_shows_what_two_digits_would_hide(capsys: pytest.CaptureFixtur
 def test_where_nothing_was_run_no_machine_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(Task("", "t"), [Verdict("k.py", Status.BUILD_FAILED, "k.py: no such file")])
     assert capsys.readouterr().out.splitlines()[0].strip() == "t, mode train"
+
+
+BUGGY_WORKER = """
+from kernelpro.lab import jobs, worker
+def judge(self, job):
+    return {}["a bug"]
+jobs.JobRunner._run_on_device = judge
+worker.main()
+"""
+
+
+def test_a_bug_of_ours_is_not_blamed_on_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worker.py").write_text(BUGGY_WORKER)
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, str(tmp_path / "worker.py")])
+    words = ["judge", str(BAD / "task.py"), str(BAD / "good.py"), "--json", "--target", "cpu"]
+    assert run_reporting_errors(lambda: app(words, standalone_mode=False)) == 4
+    out, err = capfd.readouterr()
+    verdict = json.loads(out)
+    assert verdict["status"] == "internal_error"
+    assert "KeyError: 'a bug' in worker.py, line 4; please report it" in verdict["reason"]
+    assert err.count("Traceback") == 2, "another worker had a second attempt"
+
+
+def test_a_bug_of_the_command_line_asks_for_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        return int([][0])
+
+    assert run_reporting_errors(command) == 4
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("kernelpro: internal error of KernelPro: IndexError: ")

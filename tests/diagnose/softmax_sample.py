@@ -18,29 +18,18 @@ from kernelpro.diagnose.counters import (
     MEMORY_THROUGHPUT,
     SM_THROUGHPUT,
     WARP_CYCLES,
+    WAVEFRONTS,
     stall_metric,
 )
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, Finding, Kernel, Profile
 
-NAMES = (
-    "uncoalesced_access",
-    "sector_waste",
-    "excess_traffic",
-    "dram_roof",
-    "l2_thrash",
-    "bank_conflicts",
-    "missing_reuse",
-    "occupancy_limiter",
-    "register_pressure",
-    "warp_stall",
-    "barrier_stall",
-    "divergence",
-    "tail_effect",
-    "low_parallelism",
-    "atomics_contention",
-)
-DIAGNOSTICS: dict[str, Diagnostic] = {name: d for name, d in registry().items() if name in NAMES}
+DIAGNOSTICS: dict[str, Diagnostic] = {
+    name: d
+    for name, d in registry().items()
+    if d.target == "cuda" and d.level == "kernel" and d.objective == "speed"
+}
+NAMES = tuple(DIAGNOSTICS)
 
 H200 = {
     "name": "NVIDIA H200",
@@ -81,8 +70,8 @@ SOFTMAX = {
     "sm__cycles_active.avg": 240732.4,
     "sm__cycles_elapsed.avg": 246457.6,
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 26944.0,
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 3049771.0,
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed": 9.37,
+    WAVEFRONTS: 3049771.0,
+    f"{WAVEFRONTS}.pct_of_peak_sustained_elapsed": 9.37,
     "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum": 0.0,
     "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum": 0.0,
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 524288.0,

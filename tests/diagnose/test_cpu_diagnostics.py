@@ -42,7 +42,7 @@ def profile(dynamic: dict[str, Any] | None = None, **changes: Any) -> Profile:
         "cores": 2,
         "dynamic": run,
         "sampled": True,
-        "shares": {"native": 0.67, "math": 0.0, "torch": 0.03, "memory": 0.0, "host": 0.3},
+        "shares": {"native": 0.67, "libm": 0.0, "torch": 0.03, "libc": 0.0, "host": 0.3},
         "functions": [
             {"name": "_ZL5blockPKfl", "share": 0.6},
             {"name": "run._omp_fn.0", "share": 0.04},
@@ -96,7 +96,7 @@ def test_threads_that_do_not_help_are_named_beside_a_single_call() -> None:
     assert "one thread takes" not in evidence.write(fixed)
 
 
-TORCH = {"native": 0.0, "math": 0.0, "torch": 0.75, "memory": 0.05, "host": 0.2}
+TORCH = {"native": 0.0, "libm": 0.0, "torch": 0.75, "libc": 0.05, "host": 0.2}
 CHAIN = [
     {"name": "tanh", "count": 1, "ms": 0.04},
     {"name": "mul", "count": 2, "ms": 0.04},
@@ -177,7 +177,7 @@ def test_two_walks_over_the_data_are_excess_traffic_only_where_memory_bounds() -
         {"where": "", "function": name, "share": part}
         for name, part in (("_ZL5blockPKfl", 0.5), ("_ZN2ns5gatesEPf", 0.3))
     ]
-    shares = {"native": 0.95, "math": 0.0, "torch": 0.0, "memory": 0.0, "host": 0.05}
+    shares = {"native": 0.95, "libm": 0.0, "torch": 0.0, "libc": 0.0, "host": 0.05}
     finding = analyze("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares))
     assert finding and "(block, gates)" in finding.cause
     assert analyze("cpu_excess_traffic", profile(sweeps=sweeps, shares=shares), Bound.COMPUTE) is None

@@ -16,12 +16,15 @@ from kernelpro.engine.prompt_context import PromptContext
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge, Observation
 from kernelpro.memory.run_memory import Attempt, RunMemory
+from kernelpro.pools.pool import lost_result
 from kernelpro.records import (
     BaselineSeed,
     Bound,
     Diagnosis,
     Job,
     Limits,
+    Outcome,
+    Result,
     RunConfig,
     Status,
     Step,
@@ -175,3 +178,40 @@ def test_methods_without_an_effect_are_not_offered_as_advice(tmp_path: Path) -> 
         knowledge.add([Observation(method, "", "cpu", "", learning.family(config.task.source), gain)])
     advice = learning.advice(knowledge, config, None)
     assert "helps" in advice and "hurts" in advice and "does nothing" not in advice
+
+
+class BuggyLab(Lab):
+    """A lab that fails at the candidates of some steps."""
+
+    def __init__(self, steps: tuple[int, ...]):
+        self.steps = steps
+
+    def _result(self, job: Job) -> Result:
+        if job.kind == "judge" and any(job.id == f"step {number}" for number in self.steps):
+            return lost_result(job, "internal error of KernelPro: KeyError: 'x'", internal_error=True)
+        return super()._result(job)
+
+
+def search(home: Path, *buggy_steps: int) -> tuple[RunStore, Outcome, dict[int, Assignment]]:
+    config = RunConfig(Task("", "t"), "cuda", "script", policy="greedy", limits=Limits(5), concurrency=1)
+    store, author = RunStore.create(home, config, "demo"), Script()
+    outcome = asyncio.run(Engine(store, BuggyLab(buggy_steps), author).run())  # type: ignore[arg-type]
+    return store, outcome, author.shown
+
+
+def test_nothing_is_learnt_from_a_candidate_that_a_bug_of_ours_met(tmp_path: Path) -> None:
+    store, outcome, shown = search(tmp_path, 2)
+    step = store.step(2)
+    assert step and step.state == "internal error" and step.verdict is None and "KeyError" in step.note
+    for assignment in (shown[3], shown[4], shown[5]):
+        assert "plan c" not in assignment.memory, "the plan of step 2"
+        relatives = (*assignment.siblings, *assignment.children, *assignment.cousins, *assignment.leaders)
+        assert 2 not in {relative.number for relative in relatives}
+        assert assignment.parent is None or assignment.parent.number != 2
+    assert outcome.best == 5
+
+
+def test_a_bug_that_meets_every_candidate_ends_the_search(tmp_path: Path) -> None:
+    _, outcome, shown = search(tmp_path, 2, 3, 4, 5)
+    assert list(shown) == [2, 3, 4], "no model is paid for a fourth"
+    assert outcome.reason.startswith("3 candidates in a row: internal error of KernelPro")

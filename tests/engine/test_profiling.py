@@ -48,7 +48,7 @@ def profiled(found: Profile, target: Target = "cuda", **asked: object) -> tuple[
         return Result(job.id, profile=found)
 
     request = profiling.ProfileSpec(Task("", "t"), Candidate("", "c"), target, **asked)  # type: ignore[arg-type]
-    return asyncio.run(profiling.profile(ask, request, registry()))[0], jobs
+    return asyncio.run(profiling.profile(ask, request, registry().values()))[0], jobs
 
 
 def compare_notes(profile: Profile) -> list[str]:

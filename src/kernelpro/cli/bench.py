@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 
 import kernelpro
 from kernelpro.cli.commands.bench import BenchOptions
+from kernelpro.cli.errors import INTERNAL_ERROR
 from kernelpro.cli.parsing import gives_dollars, judge_effort, select_baselines
 from kernelpro.cli.pools import open_pool, require_target, require_target_option, worker_hint
 from kernelpro.cli.run_config import describe_budget, make_run_config
@@ -187,6 +188,8 @@ def run_bench(options: BenchOptions) -> int:
     if outstanding:
         hint = worker_hint(options.pool)
         _print(f"{outstanding} answers or results are outstanding{hint}; the same command continues")
+    if any(result.result.internal_error for result in results):
+        return INTERNAL_ERROR
     return 3 if outstanding else 1 if failed and failed == len(results) else 0
 
 

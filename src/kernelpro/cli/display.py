@@ -130,8 +130,8 @@ class Display:
         best = engine.tree.best()
         if not best.id or (verdict := engine.steps[best.id].verdict) is None:
             return Text("best: no kernel beats the baselines yet")
-        ms, floor = verdict.times["candidate"].value, engine.tree.floor_ms
-        reached = f", {format_share(floor / ms)} of the floor" if floor else ""
+        ms = verdict.times["candidate"].value
+        reached = f", {format_share(verdict.of_floor)} of the floor" if verdict.of_floor else ""
         author = engine.steps[best.id].author
         return Text(
             f"best: {wording.describe_speedup(verdict)}, {ms:.4g} ms{reached}; step {best.id} by {author}",
@@ -184,9 +184,8 @@ class Display:
             print(f"  {why}")
         speedups = ", ".join(f"{name} {wording.format_speedup(x)}" for name, x in verdict.speedup.items())
         print(f"  over each baseline: {speedups}")
-        if verdict.floor_ms:
-            reached = format_share(verdict.floor_ms / verdict.times["candidate"].value)
-            print(f"  floor {verdict.floor_ms:.4f} ms ({reached} reached)")
+        if verdict.of_floor:
+            print(f"  floor {verdict.floor_ms:.4f} ms ({format_share(verdict.of_floor)} reached)")
         if verdict.energy:
             print(f"  energy: {wording.describe_energy(verdict.energy)}")
         if step:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from kernelpro.cli.commands.doctor import DoctorOptions
 from kernelpro.pools import local
-from kernelpro.records import BadInput, EnergyData, Job, Target
+from kernelpro.records import EnergyData, Job, Target
 from kernelpro.records.energy import format_joules, format_ratio
 
 
@@ -40,7 +40,7 @@ def calibrate_energy(options: DoctorOptions) -> int:
         result = pool.run(Job("energy", "energy", target=options.target))
     calibration = result.data
     if not isinstance(calibration, EnergyData):
-        raise BadInput(result.error or "the worker returned no calibration")
+        raise result.exception("calibration")
     if options.json:
         print(calibration.dumps())
     elif calibration.error:

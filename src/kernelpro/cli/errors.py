@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
 import typer
 
 INTERRUPTED = 130
+INTERNAL_ERROR = 4
+BROKEN_PIPE = 141
 
 
 def run_reporting_errors(run: Callable[[], int | None]) -> int:
-    """Run a command; return its exit code: 2 for bad input, 3 for outstanding results, 130 if interrupted."""
+    """Run a command; return its exit code: 2 for bad input, 3 for outstanding results, 4 for a bug of
+    KernelPro, 130 if interrupted."""
     from kernelpro.pools.pool import ResultPending
-    from kernelpro.records import BadInput
+    from kernelpro.records import BadInput, InternalError
+    from kernelpro.records.base import describe_bug
 
     try:
         code = run() or 0
@@ -25,11 +31,23 @@ def run_reporting_errors(run: Callable[[], int | None]) -> int:
     except ResultPending as error:
         print_error(f"{error}; run the same command again when the result is there")
         return 3
+    except InternalError as error:
+        print_error(str(error))
+        return INTERNAL_ERROR
     except BadInput as error:
         print_error(str(error))
         return 2
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except BrokenPipeError:  # the program that read our output has ended, as in `kernelpro show RUN | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        print_error(describe_bug(error))
+        return INTERNAL_ERROR
     if code == INTERRUPTED:
         print_error("stopped")
     return code

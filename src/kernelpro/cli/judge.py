@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelpro.cli.commands.judge import JudgeOptions
-from kernelpro.cli.errors import print_error
+from kernelpro.cli.errors import INTERNAL_ERROR, print_error
 from kernelpro.cli.parsing import judge_effort, select_baselines
 from kernelpro.cli.pools import open_pool, worker_hint
 from kernelpro.pools.pool import ResultPending
@@ -18,6 +18,7 @@ from kernelpro.records import (
     BASELINES,
     BadInput,
     Candidate,
+    InternalError,
     Job,
     Options,
     Progress,
@@ -55,17 +56,21 @@ def judge_candidates(options: JudgeOptions) -> int:
     if not options.json and verdicts:
         print_table(task, verdicts)
     if errors:
-        raise BadInput("; ".join(errors))
+        kind = InternalError if any(isinstance(error, InternalError) for error in errors) else BadInput
+        raise kind("; ".join(dict.fromkeys(map(str, errors))))
     if missing := len(jobs) - len(verdicts):
         results = "results are" if missing > 1 else "result is"
         print_error(
             f"{missing} {results} outstanding{worker_hint(options.pool)}, then run this command again"
         )
         return 3
-    return 0 if all(verdict.status is Status.PASSED for verdict in verdicts) else 1
+    statuses = {verdict.status for verdict in verdicts}
+    if Status.INTERNAL_ERROR in statuses:
+        return INTERNAL_ERROR
+    return 0 if statuses == {Status.PASSED} else 1
 
 
-def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[str]]:
+def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[BadInput]]:
     """The verdicts that are there, each shown as soon as it arrives, and the errors of jobs without a
     verdict.
 
@@ -73,7 +78,7 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
     """
     console, paths = Console(stderr=True), options.candidates
     verdicts: list[Verdict] = []
-    errors: list[str] = []
+    errors: list[BadInput] = []
     quiet = options.json or not console.is_terminal
     with open_pool(options) as pool, console.status("starting") as status:
         if quiet:
@@ -89,7 +94,7 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
             except ResultPending:
                 continue
             if result.verdict is None:
-                errors.append(result.error or "the worker returned no verdict")
+                errors.append(result.exception("verdict"))
                 continue
             verdict = Verdict.from_json(result.verdict.to_json() | {"candidate": path})
             verdicts.append(verdict)
@@ -98,9 +103,7 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
             _print_verdict(verdict, options.json)
             if not quiet:
                 status.start()
-    if errors and not verdicts:
-        raise BadInput(errors[0])
-    return verdicts, list(dict.fromkeys(errors))
+    return verdicts, errors
 
 
 def _print_verdict(verdict: Verdict, as_json: bool) -> None:
@@ -138,9 +141,7 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
             *(verdict.speedup[name].format() if name in verdict.speedup else "" for name in baselines),
             verdict.faster or "",
             f"{verdict.error:.1e}" if verdict.error is not None else "",
-            format_share(verdict.floor_ms / verdict.times["candidate"].value)
-            if verdict.times and verdict.floor_ms
-            else "",
+            format_share(verdict.of_floor) if verdict.of_floor else "",
             format_share(verdict.own_share) if verdict.own_share is not None and verdict.times else "",
             *(energy_cells(verdict.energy) if has_energy else ()),
         )

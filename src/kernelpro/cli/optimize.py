@@ -11,7 +11,7 @@ from kernelpro import report
 from kernelpro.authors.by_name import create_author
 from kernelpro.cli.commands.optimize import OptimizeOptions, ResumeOptions
 from kernelpro.cli.display import Display
-from kernelpro.cli.errors import INTERRUPTED, print_error
+from kernelpro.cli.errors import INTERNAL_ERROR, INTERRUPTED, print_error
 from kernelpro.cli.options import PoolOptions
 from kernelpro.cli.parsing import gives_dollars, parse_budget, parse_prices, select_baselines
 from kernelpro.cli.pools import (
@@ -27,7 +27,7 @@ from kernelpro.engine import session
 from kernelpro.engine.loop import Engine, Paused
 from kernelpro.engine.store import RunStore, default_runs_dir
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Options, Outcome, RunConfig
+from kernelpro.records import BadInput, NoVerdict, Options, Outcome, RunConfig
 from kernelpro.report.reproduce import runs_dir_option
 from kernelpro.tasks import load_task
 
@@ -86,7 +86,7 @@ def resume_run(options: ResumeOptions) -> int:
             f"--budget candidates={config.limits.candidates + 20}"
         )
         store.close()
-        return _exit_code(outcome)
+        return _exit_code(store, outcome)
     pool_options = PoolOptions(
         pool=changed.pool, gpu_name=changed.gpu_name, wait=changed.wait, sandbox=changed.options.sandbox
     )
@@ -122,11 +122,14 @@ def _work(
             display.print_line(f"{paused}{where}{hint}; when they are there, continue with: {resume}")
             return 3
         display.print_outcome(outcome)
-        return _exit_code(outcome)
+        return _exit_code(store, outcome)
 
 
-def _exit_code(outcome: Outcome) -> int:
-    return 0 if outcome.best is not None else 1
+def _exit_code(store: RunStore, outcome: Outcome) -> int:
+    if outcome.best is not None:
+        return 0
+    failed = any(step.no_verdict is NoVerdict.INTERNAL_ERROR for step in store.steps())
+    return INTERNAL_ERROR if failed else 1
 
 
 def _write_report(store: RunStore, display: Display) -> None:

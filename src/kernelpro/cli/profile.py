@@ -49,7 +49,7 @@ def profile_candidate(options: ProfileOptions) -> int:
         async def submit(job: Job) -> Result:
             return await asyncio.wrap_future(pool.submit(job, show_progress))
 
-        measured, diagnosis = asyncio.run(profile(submit, spec, diagnostics, record))
+        measured, diagnosis = asyncio.run(profile(submit, spec, diagnostics.values(), record))
     if options.plot:
         title = f"{spec.task.name}: {candidate.name} on {measured.device.name}"
         _write_plot(Path(options.plot), roofline_plot.plot_svg(diagnosis.roofline, title))

@@ -32,6 +32,7 @@ from kernelpro.records import (
     Finding,
     FindingObjective,
     Gain,
+    InstructionKind,
     Kernel,
     KernelCode,
     Level,
@@ -65,6 +66,7 @@ class Match:
     """What a diagnostic returns when its trigger is met."""
 
     evidence: tuple[Evidence, ...]
+    """Most telling first: guidance for authors shows three, a report shows all."""
     cause: str
     saved_share: float
     """Share of the time (of the kernel; for system diagnostics of the call) that a fix would save, 0 to 1."""
@@ -218,7 +220,7 @@ class DiagnosticContext:
         where = max(weights, key=lambda name: weights[name], default="")
         return where if weights.get(where, 0.0) > 0 else ""
 
-    def line_of(self, *kinds: str) -> str:
+    def line_of(self, *kinds: InstructionKind) -> str:
         """The source line of the first instruction of the first of these kinds that has one; else empty."""
         where = self.subject.code.where if self.subject and self.subject.code else {}
         return next((where[kind] for kind in kinds if where.get(kind)), "")

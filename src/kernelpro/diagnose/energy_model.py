@@ -18,6 +18,7 @@ from kernelpro.diagnose.counters import ISSUE_ACTIVE
 from kernelpro.diagnose.diagnostic import DiagnosticContext
 from kernelpro.diagnose.pipes import TENSOR, HotCode
 from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L1_STORED, L2_READ, SECTOR, dram_bytes
+from kernelpro.records import InstructionKind
 
 CYCLES = "sm__cycles_active.avg"
 METRICS = (DRAM_READ, DRAM_WRITTEN, L2_READ, L1_STORED, ISSUE_ACTIVE, CYCLES, TENSOR)
@@ -35,7 +36,7 @@ _STATIC = 0.24
 clock."""
 _LIMIT_WATTS = 700.0
 """Where the limit is unknown."""
-WEIGHTS = {"fp64": 3.0, "dmma": 3.0, "special": 3.0, "convert": 1.5}
+WEIGHTS: dict[InstructionKind, float] = {"fp64": 3.0, "dmma": 3.0, "special": 3.0, "convert": 1.5}
 """Energy of an instruction against an ordinary one: a double has twice the bits and four times the
 multiplier, a special function a table and an interpolation. Estimates: the recorded kernels do not
 separate them."""
@@ -92,13 +93,13 @@ def l2_bytes(context: DiagnosticContext) -> float:
     return (context.metric(L2_READ) + context.metric(L1_STORED)) * SECTOR * context.launches
 
 
-def energy_weight(hot: HotCode, removed: Mapping[str, float] | None = None) -> float:
+def energy_weight(hot: HotCode, removed: Mapping[InstructionKind, float] | None = None) -> float:
     """Energy of a pass through the hot code, in ordinary instructions, without the `removed` instructions."""
     left = {kind: max(0.0, count - (removed or {}).get(kind, 0.0)) for kind, count in hot.mix.items()}
     return sum(count * WEIGHTS.get(kind, 1.0) for kind, count in left.items())
 
 
-def energy_saved(context: DiagnosticContext, hot: HotCode, removed: Mapping[str, float]) -> float:
+def energy_saved(context: DiagnosticContext, hot: HotCode, removed: Mapping[InstructionKind, float]) -> float:
     """Share of the kernel's energy that goes with the removed instructions."""
     before = energy_weight(hot)
     energy = energy_breakdown(context)

@@ -21,6 +21,7 @@ from kernelpro.diagnose.counters import (
     MEMORY_THROUGHPUT,
     SM_THROUGHPUT,
     WARP_CYCLES,
+    WAVEFRONTS,
     stall_metric,
 )
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
@@ -101,9 +102,9 @@ def _cpu_shares(cpu: CpuProfile) -> Iterator[str]:
     """CPU time by library, function and loop."""
     shares = {
         "native code": cpu.shares.native,
-        "libm": cpu.shares.math,
+        "libm": cpu.shares.libm,
         "torch": cpu.shares.torch,
-        "libc (copies, fills)": cpu.shares.memory,
+        "libc (copies, fills)": cpu.shares.libc,
         "interpreter": cpu.shares.host,
     }
     functions: dict[str, float] = {}
@@ -153,7 +154,7 @@ _ROWS: tuple[tuple[str, Callable[[Kernel], str]], ...] = (
     ("global stores, MB per launch", lambda k: _scaled(k, L1_STORED, SECTOR * 1e-6)),
     (
         "shared memory, million wavefronts per launch",
-        lambda k: _scaled(k, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1e-6),
+        lambda k: _scaled(k, WAVEFRONTS, 1e-6),
     ),
     ("L2 read hit rate, %", lambda k: _metric(k, "lts__t_sector_op_read_hit_rate.pct")),
     ("FMA pipe, % of peak", lambda k: _pipe(k, "fma")),

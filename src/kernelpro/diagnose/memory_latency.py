@@ -9,14 +9,17 @@ from kernelpro.diagnose.diagnostic import DiagnosticContext, Match, MissingData
 from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, sm_count
 from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import SECTOR, dram_bandwidth, required_bytes
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 LATENCY = 0.75e-6
 """Seconds from a load to its data at a good part of the bandwidth: 0.6 us on an idle device, 1 us near the
 peak."""
 DOMINANT = 0.9
 """Share of the device time from which the task's bytes can be attributed to one kernel."""
-_NOT_MODELED = (*MATRIX, "tma", "async_copy", "atomic", "membar", "local_load", "local_store", "fp64")
+_NOT_MODELED: tuple[InstructionKind, ...] = (
+    *(*MATRIX, "tma", "async_copy", "atomic", "membar"),
+    *("local_load", "local_store", "fp64"),
+)
 """Instructions whose cost the model does not know; other diagnostics cover them."""
 
 UNPROVEN_GAIN = 0.15

@@ -6,6 +6,7 @@ the bottleneck is among their `bounds`, and only their counters are collected. A
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -14,7 +15,9 @@ from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, Mi
 from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import Bound, Diagnosis, Finding, Profile, ProfileRequest, Skipped
+from kernelpro.records.base import describe_bug
 
+_LOG = logging.getLogger(__name__)
 _MIN_SHARE = 0.05
 """Of the device time: removing a smaller kernel entirely would not be noticeable."""
 _MIN_GAIN = 1.03
@@ -101,7 +104,7 @@ def diagnose(
 
 
 def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:
-    """Findings, and why it was skipped. An error in a third-party diagnostic skips that one only."""
+    """Findings, and why it was skipped. An exception in a diagnostic skips that one only."""
     findings, skipped = [], []
     for context in contexts:
         try:
@@ -110,8 +113,10 @@ def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[lis
         except MissingData as missing:
             skipped.append(Skipped(diagnostic.name, f"the profile lacks {missing}"))
         except Exception as error:
+            _LOG.exception("diagnostic %s failed", diagnostic.name)
+            is_ours = diagnostic.analyze.__module__.startswith("kernelpro.")
             why = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
-            skipped.append(Skipped(diagnostic.name, why))
+            skipped.append(Skipped(diagnostic.name, describe_bug(error) if is_ours else why))
         else:
             if finding is not None and finding.gain.factor >= _MIN_GAIN:
                 findings.append(finding)

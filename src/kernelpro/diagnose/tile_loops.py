@@ -9,7 +9,7 @@ from kernelpro.diagnose.counters import stall_metrics
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.diagnose.occupancy import kernel_occupancy
 from kernelpro.diagnose.pipes import MATRIX, HotCode
-from kernelpro.records import KernelLoop
+from kernelpro.records import InstructionKind, KernelLoop
 
 REASONS = ("long_scoreboard", "barrier")
 METRICS = stall_metrics(*REASONS)
@@ -17,10 +17,10 @@ _LATENCY_CLOCKS = 800
 """From requesting a tile to having it in shared memory: DRAM latency under moderate load, and a barrier."""
 _MIN_STALL_SHARE = 0.3
 """Share of warp cycles stalled on memory and barriers from which overlap is missing."""
-_COMPUTE = ("fma32", "half", *MATRIX)
+_COMPUTE: tuple[InstructionKind, ...] = ("fma32", "half", *MATRIX)
 
 
-def tile_loop(context: DiagnosticContext, *copies: str) -> KernelLoop | None:
+def tile_loop(context: DiagnosticContext, *copies: InstructionKind) -> KernelLoop | None:
     """The smallest loop that fills tiles with these instructions, has a barrier, and computes on them."""
     loops = [
         loop

@@ -10,7 +10,8 @@ from kernelpro.search.choice import SEED, Choice, expand
 from kernelpro.search.tree import Tree
 
 _MAX_STREAK = 3
-"""Nodes in a row without an idea, or questions in a row without an answer, after which the search ends."""
+"""Nodes in a row without an idea, questions in a row without an answer, or candidates in a row that a bug of
+KernelPro kept from being judged, after which the search ends."""
 
 
 @dataclass
@@ -30,10 +31,18 @@ class AuthorState:
     unreachable_streak: int = 0
     """How many of the missing answers were due to an unreachable model."""
     last_reason: str = ""
+    internal_error_streak: int = 0
+    last_internal_error: str = ""
 
     def record(self, step: Step) -> None:
         """Count a settled step."""
         reason = step.no_verdict
+        if reason is NoVerdict.INTERNAL_ERROR:
+            self.internal_error_streak += 1
+            self.last_internal_error = step.note
+            return
+        if step.verdict:
+            self.internal_error_streak = 0
         if reason and reason.means_no_idea:
             self.last_reason = step.note
             out_of_ideas = reason is NoVerdict.OUT_OF_IDEAS
@@ -61,7 +70,9 @@ class AuthorState:
         return _alternative(tree, avoided) or _alternative(tree, closed) or choice
 
     def stop_reason(self, tree: Tree) -> str:
-        """Why the author cannot go on; empty if it can."""
+        """Why the search cannot go on; empty if it can."""
+        if self.internal_error_streak >= _MAX_STREAK:
+            return f"{self.internal_error_streak} candidates in a row: {self.last_internal_error}"
         closed = self._closed_nodes(tree)
         if self.no_idea_streak >= _MAX_STREAK or (closed and _alternative(tree, closed) is None):
             reason = self.last_reason or f"all of its {self.design_count} initial designs have been written"

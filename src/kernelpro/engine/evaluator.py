@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import (
-    BadInput,
     Candidate,
     Effort,
     Energy,
@@ -56,6 +55,8 @@ class Evaluator:
         if data.same_as:
             note = f"step {judged_code[data.same_as]} compiles to the same instructions"
             return replace(step, no_verdict=NoVerdict.DUPLICATE, note=note)
+        if result.internal_error and result.verdict:
+            return replace(step, no_verdict=NoVerdict.INTERNAL_ERROR, note=result.verdict.reason)
         judged = replace(
             step,
             verdict=_verdict(result),
@@ -77,8 +78,9 @@ class Evaluator:
         assert step.verdict
         job = self._job(step.number, self.store.source(step.final_source), self.energy_options("quick"))
         result = await self.submit(job)
-        if result.verdict is None:
-            unknown = Energy(unavailable=result.error or "the worker returned no verdict")
+        if result.verdict is None or result.internal_error:
+            error = result.verdict.reason if result.verdict else result.error
+            unknown = Energy(unavailable=error or "the worker returned no verdict")
             return replace(step, verdict=replace(step.verdict, energy=unknown))
         verdict = result.verdict
         if verdict.status is Status.PASSED:
@@ -107,5 +109,5 @@ class Evaluator:
 
 def _verdict(result: Result) -> Verdict:
     if result.verdict is None:
-        raise BadInput(result.error or "the worker returned no verdict")
+        raise result.exception("verdict")
     return result.verdict

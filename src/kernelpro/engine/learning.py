@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from kernelpro.memory.knowledge import Knowledge, Observation
 from kernelpro.memory.run_memory import Attempt, Fact, MemoryEvent, NodeError, describe_expectation
-from kernelpro.records import RunConfig, Status, Step, Verdict
+from kernelpro.records import NoVerdict, RunConfig, Status, Step, Verdict
 
 _FAMILIES = (
     ("convolution", r"conv"),
@@ -41,7 +41,7 @@ def family(source: str) -> str:
 
 def events(step: Step, parent: Step | None) -> Iterator[MemoryEvent]:
     """What a settled step adds to the memory of the run."""
-    if step.source:
+    if step.source and step.no_verdict is not NoVerdict.INTERNAL_ERROR:
         failure = "" if step.ms else _failure(step)
         fresh = not (parent and parent.ms)
         yield Attempt(

@@ -3,14 +3,13 @@ needs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from kernelpro.diagnose import roofline, runner
 from kernelpro.diagnose.diagnostic import Diagnostic
 from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.records import (
-    BadInput,
     Candidate,
     Diagnosis,
     Job,
@@ -50,11 +49,11 @@ class ProfileSpec:
 async def profile(
     submit: SubmitJob,
     spec: ProfileSpec,
-    diagnostics: dict[str, Diagnostic],
+    diagnostics: Iterable[Diagnostic],
     record: TrackRecord | None = None,
 ) -> tuple[Profile, Diagnosis]:
     """The profile of a candidate, and its diagnosis."""
-    selected = list(diagnostics.values())
+    selected = list(diagnostics)
     everything = runner.request_all(selected, "cuda", spec.references)
     result = _profile(await submit(_job(spec, everything if spec.single_job else ProfileRequest())))
     if result.target == "cuda" and not spec.single_job:
@@ -82,5 +81,5 @@ def _job(spec: ProfileSpec, request: ProfileRequest) -> Job:
 
 def _profile(result: Result) -> Profile:
     if result.profile is None:
-        raise BadInput(result.error or "the worker returned no profile")
+        raise result.exception("profile")
     return result.profile

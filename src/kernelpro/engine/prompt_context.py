@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelpro.authors.author import Assignment, KnownCandidate
 from kernelpro.engine import objective
 from kernelpro.engine.store import RunStore
-from kernelpro.records import RunConfig, Step, TaskFacts
+from kernelpro.records import NoVerdict, RunConfig, Step, TaskFacts
 from kernelpro.search.tree import Tree
 
 _MAX_RELATIVES = 4
@@ -78,7 +78,10 @@ class PromptContext:
         settled = [
             self.steps[n]
             for n in numbers
-            if n in self.steps and self.steps[n].stage == "settled" and self.steps[n].source
+            if n in self.steps
+            and self.steps[n].stage == "settled"
+            and self.steps[n].source
+            and self.steps[n].no_verdict is not NoVerdict.INTERNAL_ERROR
         ]
         latest = sorted(settled, key=lambda step: -step.number)[:_MAX_RELATIVES]
         return tuple(self._candidate(step) for step in latest)

@@ -61,7 +61,7 @@ class StepProfiler:
         )
         try:
             profile, diagnosis = await profiling.profile(
-                self.submit, request, registry(), load_track_record(config)
+                self.submit, request, registry().values(), load_track_record(config)
             )
         except BadInput as error:
             details = replace(baseline_profile.unmark(step.details), profile_error=str(error))

@@ -48,7 +48,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
 async def _probe(config: RunConfig, submit: SubmitJob) -> ProbeData:
     result = await submit(Job("task", "probe", config.task, target=config.target, options=config.options))
     if not isinstance(result.data, ProbeData):
-        raise BadInput(result.error or "the task could not be probed")
+        raise result.exception("facts about the task")
     if not result.data.scorable:
         raise BadInput(f"this task cannot be scored: {result.data.reason}")
     return result.data

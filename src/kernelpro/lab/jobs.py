@@ -258,16 +258,7 @@ class JobRunner:
     def _key_for(self, job: Job) -> Any:
         """Identifies the bench that a job needs."""
         assert job.task
-        relevant = replace(
-            job.options,
-            disabled_tripwires=(),
-            min_own_share=0.0,
-            effort="normal",
-            give_up_ms=0.0,
-            energy=False,
-            energy_baseline="",
-        )
-        return job.task.id, self._target(job), relevant.dumps(), _is_timed(job)
+        return job.task.id, self._target(job), job.options.for_preparation(), _is_timed(job)
 
     def _warm_judge(self, job: Job, bench: Bench) -> Judge:
         if self._judge is None:

@@ -20,6 +20,7 @@ from typing import TextIO
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.process import harden_parent
 from kernelpro.records import Job, Record, Result
+from kernelpro.records.base import describe_bug
 
 _ORPHAN_CLEANUP_SECONDS = 20.0
 """Seconds that an orphan has to clean up before it is killed."""
@@ -35,6 +36,7 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     harden_parent()
     launcher = SandboxLauncher(sandbox)  # imports torch in its own process while this one does
     from kernelpro.lab.jobs import JobRunner
+    from kernelpro.lab.sandbox.health import DeviceUnhealthy
 
     lock = threading.Lock()
 
@@ -71,7 +73,13 @@ def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
     threading.Thread(target=read, daemon=True).start()
     try:
         while (job := jobs.get()) is not None:
-            write(worker.run(job))
+            try:
+                write(worker.run(job))
+            except (DeviceUnhealthy, BrokenPipeError):
+                raise
+            except Exception as error:  # a bug; the pool starts another worker
+                write(Result(job.id, error=describe_bug(error), internal_error=True))
+                raise
     finally:
         worker.close()
         launcher.close()

@@ -133,6 +133,7 @@ class LocalPool(Pool):
         if not worker.sent:
             worker.last_sign = time.monotonic()
         worker.sent[pending.key] = pending
+        pending.bug = ""
         if worker.process is None:
             worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox), ""
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
@@ -147,6 +148,8 @@ class LocalPool(Pool):
                 continue
             if isinstance(record, Progress):
                 pending.progress(Progress(pending.job.id, record.stage))
+            elif record.internal_error:  # the worker ends now, and the job gets its second attempt
+                pending.bug = record.error or ""
             else:
                 with self._lock:
                     self._scheduler.finished(worker, record.job)
@@ -169,7 +172,9 @@ class LocalPool(Pool):
             worker.sent.clear()
             victim = self._scheduler.requeue(unfinished, 1 if worker.failed else _MAX_ATTEMPTS)
             self._dispatch()
-        if victim:
+        if victim and victim.bug:
+            victim.finish(lost_result(victim.job, victim.bug, internal_error=True))
+        elif victim:
             victim.finish(lost_result(victim.job, f"the worker died while it ran this job ({reason})"))
 
     def _watch_workers(self) -> None:

@@ -63,8 +63,10 @@ def run_jobs(
         yield future.result()
 
 
-def lost_result(job: Job, reason: str) -> Result:
+def lost_result(job: Job, reason: str, internal_error: bool = False) -> Result:
     """The result of a job that no worker finished; see `Result.lost`."""
     if job.kind == "judge" and job.candidate:
-        return Result(job.id, verdict=Verdict(job.candidate.name, Status.CRASHED, reason), lost=reason)
-    return Result(job.id, error=reason)
+        status = Status.INTERNAL_ERROR if internal_error else Status.CRASHED
+        verdict = Verdict(job.candidate.name, status, reason)
+        return Result(job.id, verdict=verdict, lost=reason, internal_error=internal_error)
+    return Result(job.id, error=reason, internal_error=internal_error)

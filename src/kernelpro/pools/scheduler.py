@@ -47,6 +47,8 @@ class PendingJob:
     attempts: int = 0
     """Workers that died while they ran it."""
     stage: str = ""
+    bug: str = ""
+    """The bug of KernelPro that ended the last worker."""
 
     @functools.cached_property
     def task(self) -> str:

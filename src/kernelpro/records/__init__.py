@@ -4,7 +4,7 @@ Standard library only: the lab reads and writes them on hosts that have only Pyt
 """
 
 from kernelpro.records import folders
-from kernelpro.records.base import BadInput, Record, digest
+from kernelpro.records.base import BadInput, InternalError, Record, digest
 from kernelpro.records.cpu_profile import CpuLoop, CpuProfile, CpuRun
 from kernelpro.records.energy import Energy, EnergyWindow, Objective
 from kernelpro.records.graph import Graph, Node
@@ -39,7 +39,7 @@ from kernelpro.records.judging import (
     Verdict,
     read_source,
 )
-from kernelpro.records.machine_code import KernelCode, KernelLoop
+from kernelpro.records.machine_code import InstructionKind, KernelCode, KernelLoop
 from kernelpro.records.profiling import (
     Bound,
     Ceilings,
@@ -109,6 +109,8 @@ __all__ = [
     "Gain",
     "Graph",
     "Hardware",
+    "InstructionKind",
+    "InternalError",
     "Interval",
     "Job",
     "JudgeData",

@@ -7,9 +7,11 @@ import enum
 import functools
 import hashlib
 import json
+import traceback
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 R = TypeVar("R", bound="Record")
@@ -17,6 +19,20 @@ R = TypeVar("R", bound="Record")
 
 class BadInput(Exception):
     """The user's input cannot be used. The message is one line: what, where, what to do."""
+
+
+class InternalError(BadInput):
+    """A bug of KernelPro prevented the work. The message is one line that asks the user for a report."""
+
+
+def describe_bug(error: BaseException) -> str:
+    """The message of an InternalError: the exception, where it was raised, and what to do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return (
+        f"internal error of KernelPro: {what}{where}; please report it with the traceback in the error output"
+    )
 
 
 def digest(*parts: str | bytes) -> str:

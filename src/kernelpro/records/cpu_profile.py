@@ -171,11 +171,10 @@ class CpuShares(Record):
 
     native: float = 0.0
     """The candidate's shared libraries."""
-    math: float = 0.0
-    """libm"""
+    libm: float = 0.0
     torch: float = 0.0
-    memory: float = 0.0
-    """libc: copies, fills, allocation."""
+    libc: float = 0.0
+    """Copies, fills, allocation."""
     host: float = 0.0
     """The interpreter and everything else."""
 

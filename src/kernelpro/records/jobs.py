@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelpro.records.base import Record
+from kernelpro.records.base import BadInput, InternalError, Record
 from kernelpro.records.graph import Graph
 from kernelpro.records.interval import Interval
 from kernelpro.records.judging import Candidate, Effort, Environment, Options, Status, Target, Task, Verdict
@@ -202,7 +202,14 @@ class Result(Record):
     data: JobData | None = None
     error: str | None = None
     lost: str = ""
-    """Why no worker finished the job: it was killed, or its device failed. The verdict then says `crashed`,
-    but the machine may be at fault, so the job can be submitted again."""
+    """Why no worker finished the job: it was killed, its device failed, or KernelPro has a bug. The verdict
+    then says `crashed` or `internal_error`, and the job can be submitted again."""
+    internal_error: bool = False
+    """Whether a bug of KernelPro prevented the job; the error or the verdict describes it."""
     device_seconds: float = 0.0
     """Seconds for which the job held the device, including the preparation of its task."""
+
+    def exception(self, missing: str) -> BadInput:
+        """The error of a result that lacks what it should carry: InternalError if KernelPro is at fault."""
+        kind = InternalError if self.internal_error else BadInput
+        return kind(self.error or f"the worker returned no {missing}")

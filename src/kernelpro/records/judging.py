@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from kernelpro.records.base import BadInput, Record, digest
 from kernelpro.records.energy import Energy
@@ -108,21 +108,28 @@ class Status(enum.StrEnum):
     TIMED_OUT = "timed_out"
     NOT_SCORABLE = "not_scorable"
     REFUSED = "refused"
+    INTERNAL_ERROR = "internal_error"
+    """A bug of KernelPro prevented the judgement; it says nothing about the candidate."""
 
 
 Effort = Literal["quick", "normal", "full"]
+PER_CANDIDATE = {"per": "candidate"}
+"""Marks options that may differ between candidates of a prepared task."""
 
 
 @dataclass(frozen=True)
 class Options(Record):
-    """How a judgement is made: how long it takes, and what it allows."""
+    """How a judgement is made: how long it takes, and what it allows.
 
-    effort: Effort = "normal"
+    A worker prepares a task again if options change that concern its preparation: mark a new option
+    `PER_CANDIDATE` unless it does."""
+
+    effort: Effort = field(default="normal", metadata=PER_CANDIDATE)
     baselines: tuple[str, ...] = ("eager_fp32", "eager_tf32", "compile")
     """Names from BASELINES. Those that the target does not have are left out."""
-    disabled_tripwires: tuple[str, ...] = ()
+    disabled_tripwires: tuple[str, ...] = field(default=(), metadata=PER_CANDIDATE)
     """Names of tripwires to disable; `all` disables every one."""
-    min_own_share: float = 0.0
+    min_own_share: float = field(default=0.0, metadata=PER_CANDIDATE)
     """Smallest share of device time that the candidate's own kernels must take."""
     sandbox: Literal["auto", "namespaces", "landlock", "process"] = "auto"
     build_timeout: float = 300.0
@@ -130,11 +137,11 @@ class Options(Record):
     """Seconds that one call may take. The first call may compile and tune, and gets `build_timeout`."""
     memory_gib: float = 0.0
     """Host memory that a candidate may use; 0: three quarters of the machine's."""
-    give_up_ms: float = 0.0
+    give_up_ms: float = field(default=0.0, metadata=PER_CANDIDATE)
     """Stop timing a candidate whose median after a few rounds is above this; 0: never."""
-    energy: bool = False
+    energy: bool = field(default=False, metadata=PER_CANDIDATE)
     """Whether to measure the energy of a candidate that passes, which takes half a minute."""
-    energy_baseline: str = ""
+    energy_baseline: str = field(default="", metadata=PER_CANDIDATE)
     """The baseline to measure in alternation with it; empty: the fastest. Only ratios to the same baseline
     can be compared."""
 
@@ -142,6 +149,11 @@ class Options(Record):
         for name in self.disabled_tripwires:
             if name != "all" and name not in TRIPWIRES:
                 raise BadInput(f"unknown tripwire {name!r}: choose from all, {', '.join(TRIPWIRES)}")
+
+    def for_preparation(self) -> Self:
+        """These options, with those that are marked `PER_CANDIDATE` at their defaults."""
+        defaults: dict[str, Any] = {f.name: f.default for f in fields(self) if f.metadata == PER_CANDIDATE}
+        return replace(self, **defaults)
 
 
 TRIPWIRES = (
@@ -271,6 +283,13 @@ class Verdict(Record):
     """The name of the task."""
     candidate_id: str = ""
     """Content hash of the candidate's source."""
+
+    @property
+    def of_floor(self) -> float | None:
+        """The share of the floor's speed that the candidate reaches; None without times or a floor."""
+        if not (self.times and self.floor_ms):
+            return None
+        return self.floor_ms / self.times["candidate"].value
 
     def __post_init__(self) -> None:
         measured = bool(self.times or self.speedup or self.faster or self.energy)

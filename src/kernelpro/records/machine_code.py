@@ -4,26 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kernelpro.records.base import Record
+
+InstructionKind = Literal[
+    "fma32",
+    "fp64",
+    "half",
+    "hmma",
+    "hgmma",
+    "imma",
+    "dmma",
+    "special",
+    "convert",
+    "alu",
+    "branch",
+    "call",
+    "slow_path",
+    "barrier",
+    "mbarrier",
+    "membar",
+    "shuffle",
+    "atomic",
+    "shared_atomic",
+    "global_load",
+    "global_store",
+    "shared_load",
+    "shared_store",
+    "local_load",
+    "local_store",
+    "async_copy",
+    "tma",
+    "constant",
+    "other",
+]
+"""Kinds of SASS instructions; lab/profile/sass_opcodes.py assigns opcodes to them."""
 
 
 @dataclass(frozen=True)
 class KernelLoop(Record):
     """A natural loop in the SASS of a kernel."""
 
-    mix: dict[str, int] = field(default_factory=dict)
-    """Instructions by kind, see lab/profile/sass_opcodes.py."""
+    mix: dict[InstructionKind, int] = field(default_factory=dict)
+    """Instructions by kind."""
     instructions: int = 0
     innermost: bool = False
-    widths: dict[str, dict[str, int]] = field(default_factory=dict)
+    widths: dict[InstructionKind, dict[str, int]] = field(default_factory=dict)
     """Memory accesses by kind and by width in bits."""
     where: str = ""
     """Source line of the backward branch."""
     asks: bool = False
     """The loop polls memory until another thread changes it, and does nothing else."""
 
-    def count(self, *kinds: str) -> int:
+    def count(self, *kinds: InstructionKind) -> int:
         """Instructions of these kinds."""
         return count(self.mix, *kinds)
 
@@ -32,14 +66,14 @@ class KernelLoop(Record):
 class KernelCode(Record):
     """Static facts of one variant of a kernel."""
 
-    mix: dict[str, int] | None = None
+    mix: dict[InstructionKind, int] | None = None
     """Instructions by kind; None where the kernel was not disassembled and only the compiler's log is
     known."""
     instructions: int = 0
-    widths: dict[str, dict[str, int]] = field(default_factory=dict)
+    widths: dict[InstructionKind, dict[str, int]] = field(default_factory=dict)
     """Memory accesses by kind and by width in bits."""
     loops: tuple[KernelLoop, ...] = ()
-    where: dict[str, str] = field(default_factory=dict)
+    where: dict[InstructionKind, str] = field(default_factory=dict)
     """By kind of instruction, the source line of its first one in the hot code."""
     registers: int | None = None
     stack: int = 0
@@ -60,7 +94,7 @@ class KernelCode(Record):
     num_warps: int | None = None
     num_stages: int | None = None
 
-    def count(self, *kinds: str) -> int:
+    def count(self, *kinds: InstructionKind) -> int:
         """Instructions of these kinds in the whole kernel."""
         return count(self.mix or {}, *kinds)
 
@@ -75,6 +109,6 @@ class KernelCode(Record):
         return (self.spill_stores or 0) + (self.spill_loads or 0)
 
 
-def count(mix: Mapping[str, int], *kinds: str) -> int:
+def count(mix: Mapping[InstructionKind, int], *kinds: InstructionKind) -> int:
     """Instructions of these kinds in an instruction mix."""
     return sum(mix.get(kind, 0) for kind in kinds)

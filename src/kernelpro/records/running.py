@@ -126,6 +126,8 @@ class NoVerdict(enum.StrEnum):
     """The model gave no usable answer."""
     UNREACHABLE = "unreachable"
     """The model could not be reached."""
+    INTERNAL_ERROR = "internal error"
+    """A bug of KernelPro prevented the judgement."""
 
     @property
     def means_no_idea(self) -> bool:

@@ -172,7 +172,7 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
         error_of_limit=verdict.error_of_limit,
         tolerance=verdict.tolerance,
         floor_ms=verdict.floor_ms,
-        of_floor=verdict.floor_ms / ms.value if verdict.floor_ms else None,
+        of_floor=verdict.of_floor,
         sandbox=verdict.sandbox,
         own_share=verdict.own_share,
         peak_bytes=verdict.peak_bytes,

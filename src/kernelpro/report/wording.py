@@ -37,6 +37,7 @@ STATES = {
     "out of ideas": "times the author had run out of ideas",
     "no answer": "times the model gave no usable answer",
     "unreachable": "times the model could not be reached",
+    "internal error": "met an internal error of KernelPro",
 }
 """The states of a step, as they follow a count."""
 _WITHOUT_CODE = ("no idea", "out of ideas", "no answer", "unreachable")
@@ -185,14 +186,14 @@ def describe_error(verdict: Verdict) -> str:
 
 def describe_floor(verdict: Verdict) -> str:
     """How far the candidate is from the floor, in a sentence; empty without a floor."""
-    if not verdict.floor_ms:
+    if not verdict.of_floor:
         return ""
     ms = verdict.times["candidate"].value
     floor = f"the measured ceilings of this device put the floor at {verdict.floor_ms:.4g} ms"
     text = f"It takes {ms:.4g} ms; {floor}"
-    if ms < verdict.floor_ms:
+    if verdict.of_floor > 1:
         return f"{text}. It is faster than that because part of its data was still in a cache."
-    return f"{text} ({format_share(verdict.floor_ms / ms)} of it is reached)."
+    return f"{text} ({format_share(verdict.of_floor)} of it is reached)."
 
 
 def describe_energy(energy: Energy) -> str:
@@ -229,6 +230,7 @@ def describe_cost(cost: Cost) -> str:
 
 def format_scaled(value: float) -> str:
     """Three digits and an SI prefix, to be followed by a unit: `63.2 G`."""
+    value = float(f"{value:.3g}")
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {prefix}"

@@ -12,7 +12,7 @@ from kernelpro.engine import model_costs, session
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import RunStore
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, Result, RunConfig, Status, Verdict, digest
+from kernelpro.records import BadInput, InternalError, Result, RunConfig, Status, Verdict, digest
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
 from kernelpro.suites.judging import OnStage
 from kernelpro.suites.problems import Problem
@@ -90,7 +90,7 @@ async def _search(
         else:
             result, ending = Result(search.key), reason
     except BadInput as error:  # the task cannot be scored, or does not run
-        result = Result(search.key, error=str(error))
+        result = Result(search.key, error=str(error), internal_error=isinstance(error, InternalError))
     finally:
         steps, seconds = store.steps(), sum(store.device_seconds.values())
         store.close()

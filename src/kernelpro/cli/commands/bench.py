@@ -71,7 +71,8 @@ def bench(options: BenchOptions) -> int:
 
     Give --probe, --kernels, --model or --author; kernels:PATH needs none of them.
     It can be killed at any time; the same command continues it.
-    Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: answers or results outstanding.
+    Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: answers or results outstanding;
+    4: a bug of KernelPro.
     """
     from kernelpro.cli.bench import run_bench
 

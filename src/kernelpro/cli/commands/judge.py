@@ -58,7 +58,7 @@ class JudgeOptions(JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions
 def judge(options: JudgeOptions) -> int:
     """Check that kernels are correct and measure their speedup.
 
-    Exit code 0: all passed; 1: not all passed; 2: misuse; 3: results outstanding.
+    Exit code 0: all passed; 1: not all passed; 2: misuse; 3: results outstanding; 4: a bug of KernelPro.
     """
     from kernelpro.cli.judge import judge_candidates
 

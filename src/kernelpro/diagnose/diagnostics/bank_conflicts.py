@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import KERNEL_BOUNDS, stall_metrics
+from kernelpro.diagnose.counters import KERNEL_BOUNDS, WAVEFRONTS, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.memory_latency import SUSPICIOUS, UNPROVEN_GAIN, unexplained_slowdown
 from kernelpro.diagnose.occupancy import shared_bytes
@@ -10,8 +10,7 @@ from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence
 
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-UTILIZATION = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
+UTILIZATION = f"{WAVEFRONTS}.pct_of_peak_sustained_elapsed"
 SHARE = 0.25
 """Of the wavefronts: the counter also sees arbitration with other traffic, about 1 % in conflict-free
 kernels."""

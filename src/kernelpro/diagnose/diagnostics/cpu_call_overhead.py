@@ -31,7 +31,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         raise MissingData("samples of where time goes")
     if shares.host < MIN_SHARE:
         return None
-    calls, outside = run.native_calls, 1 - shares.native - shares.math
+    calls, outside = run.native_calls, 1 - shares.native - shares.libm
     evidence = (
         percent("time in the interpreter", shares.host, MIN_SHARE),
         *(() if calls is None else (Evidence("native calls per call", calls, 1),)),

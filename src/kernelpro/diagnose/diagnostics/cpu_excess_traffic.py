@@ -19,7 +19,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     shares = context.cpu.shares
     passes = [sweep for sweep in context.cpu.sweeps if sweep.share >= MIN_PASS_SHARE]
     weights = [sweep.share for sweep in passes]
-    library = shares.torch + shares.memory
+    library = shares.torch + shares.libc
     if library >= MIN_PASS_SHARE and shares.host < _INTERPRETED:
         weights.append(library)
     if len(weights) < 2:

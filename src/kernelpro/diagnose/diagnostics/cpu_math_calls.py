@@ -7,7 +7,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    lanes, in_libm = context.cpu.lanes, context.cpu.shares.math
+    lanes, in_libm = context.cpu.lanes, context.cpu.shares.libm
     loops = [loop for loop in context.cpu.loops if loop.math and loop.share > 0]
     share = min(1.0, in_libm + sum(loop.share for loop in loops))
     if not loops or share < MIN_SHARE:

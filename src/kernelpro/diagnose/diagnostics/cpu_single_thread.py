@@ -15,7 +15,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         raise MissingData("observed calls")
     if cores < 2 or run.effective_threads >= SINGLE:
         return None
-    native = cpu.shares.native + cpu.shares.math
+    native = cpu.shares.native + cpu.shares.libm
     if not cpu.sampled:
         native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0
     if native <= 0:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.pipes import STRAY_DOUBLES, hot_code, time_saved
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"
+_REPLACED: tuple[InstructionKind, ...] = ("fp64", "dmma", "convert")
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -17,7 +18,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     slowdown = context.device.fp64_slowdown
     # The float version needs about half the instructions: double divisions, roots and exponentials take twice
     # the steps.
-    removed = {kind: hot.count(kind) for kind in ("fp64", "dmma", "convert")} | {"alu": hot.count("alu") / 2}
+    removed = {kind: hot.count(kind) for kind in _REPLACED} | {"alu": hot.count("alu") / 2}
     utilization = context.metric_or_none(FP64)
     share = max(time_saved(context, hot, removed), (utilization or 0.0) / 100 * (1 - 1 / slowdown))
     evidence = [

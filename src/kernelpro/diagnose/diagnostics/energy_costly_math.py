@@ -9,7 +9,7 @@ from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.energy_model import METRICS, energy_saved
 from kernelpro.diagnose.pipes import MATRIX, STRAY_DOUBLES, HotCode, hot_code
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 CHEAP = 8
 """Instructions that a function of the special-function unit needs around it."""
@@ -81,7 +81,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     functions = hot.count("special") or hot.count("slow_path")
     if not functions and _WITHOUT_UNIT.search(_device_code(source)):
         functions = max(hot.bytes_moved("global_store"), hot.bytes_moved("global_load")) / 4
-    removed: dict[str, float] = {}
+    removed: dict[InstructionKind, float] = {}
     if doubles:
         removed = {"fp64": doubles * 2 / 3, "convert": hot.count("convert"), "alu": hot.count("alu") / 2}
     elif functions and not hot.count(*MATRIX):
@@ -117,10 +117,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     )
 
 
-def _surplus_math(hot: HotCode, functions: float) -> dict[str, float]:
+def _surplus_math(hot: HotCode, functions: float) -> dict[InstructionKind, float]:
     """Instructions, by kind, that cheaper forms of these functions do not need."""
-    expansion = ("convert", "branch", "call", "slow_path")
-    kinds = ("fma32", "alu", *expansion)
+    expansion: tuple[InstructionKind, ...] = ("convert", "branch", "call", "slow_path")
+    kinds: tuple[InstructionKind, ...] = ("fma32", "alu", *expansion)
     around = hot.count(*kinds)
     surplus = 0.0
     if hot.count(*expansion) > 0 and hot.count("fma32") >= 4 * functions:

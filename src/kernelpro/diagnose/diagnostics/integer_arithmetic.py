@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.pipes import GLOBAL, MATRIX, hot_code, time_saved
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 ALU = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"
 USUAL = 3.0
 """Integer instructions per useful one (arithmetic, memory access): the generated element-wise,
 normalization, scan and transpose kernels of this project have 0.3 to 2.7."""
-_USEFUL = (
+_USEFUL: tuple[InstructionKind, ...] = (
     *("fma32", "half", "fp64", *GLOBAL, "shared_load", "shared_store"),
     *("shuffle", "atomic", "shared_atomic"),
 )
+_ADDRESSING: tuple[InstructionKind, ...] = ("alu", "branch", "call", "convert", "special")
 _MIN_SAVED = 0.05
 
 
@@ -24,7 +25,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     divides = min(hot.count("special"), hot.count("convert")) > 0 or hot.count("call") > 0
     surplus = 1 - useful / integers
-    removed = {kind: surplus * hot.count(kind) for kind in ("alu", "branch", "call", "convert", "special")}
+    removed = {kind: surplus * hot.count(kind) for kind in _ADDRESSING}
     share = time_saved(context, hot, removed)
     if share < _MIN_SAVED:
         return None

@@ -19,7 +19,7 @@ from kernelpro.diagnose.counters import (
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code, time_saved
 from kernelpro.diagnose.traffic import L1_LOADED, L2_READ, LOADED_BYTES_USED, SECTOR, required_bytes
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 INTENSITY = 20.0
 """Operations per byte of the task from which a product has reuse worth tiling for."""
@@ -39,7 +39,7 @@ _L2_SHARE = 0.5
 """Of these loads that may reach L2: with more, it is not neighbors in a block that load the same bytes."""
 _STRIP = 8
 """Adjacent results that one thread can compute from a window kept in registers."""
-_STAGED = ("shared_load", "tma", "async_copy", *MATRIX)
+_STAGED: tuple[InstructionKind, ...] = ("shared_load", "tma", "async_copy", *MATRIX)
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
@@ -111,7 +111,10 @@ def _window(context: DiagnosticContext) -> Match | None:
     side = math.sqrt(repeats)
     remaining = (side + _STRIP - 1) / (_STRIP * side)
     addresses = max(0.0, hot.count("alu") - hot.count("fma32", "half"))
-    removed = {"global_load": (1 - remaining) * hot.count("global_load"), "alu": (1 - remaining) * addresses}
+    removed: dict[InstructionKind, float] = {
+        "global_load": (1 - remaining) * hot.count("global_load"),
+        "alu": (1 - remaining) * addresses,
+    }
     evidence = [
         Evidence("loads per byte", round(repeats, 1), REPEATED),
         Evidence("loads in the hot code", hot.count("global_load")),

@@ -6,7 +6,7 @@ import re
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.pipes import MATRIX, XU, hot_code, time_saved
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 _MIN_SAVED = 0.05
 """Below, a fix cannot be distinguished from noise."""
@@ -14,7 +14,7 @@ CHEAP = 8
 """Instructions of a function built on the special-function unit: scale, MUFU, scale, and the arithmetic
 around."""
 _NAMES = re.compile(r"(?<!\w)(?:sin|cos|tan|sincos|pow|exp|exp2|log|log2|tanh|erf|fmod)f?\s*\(")
-_EXPANSION = ("convert", "branch", "call", "slow_path")
+_EXPANSION: tuple[InstructionKind, ...] = ("convert", "branch", "call", "slow_path")
 _HOIST = "hoist what does not depend on the element out of the loop"
 
 
@@ -29,10 +29,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     functions = hot.count("special") or (results if trigonometric else 0.0)
     if functions <= 0:
         return None
-    kinds = ("fma32", "alu", "half", *_EXPANSION)
+    kinds: tuple[InstructionKind, ...] = ("fma32", "alu", "half", *_EXPANSION)
     arithmetic = hot.count(*kinds)
     expanded = hot.count("fma32") >= 4 * functions and hot.count(*_EXPANSION) > functions
-    removed: dict[str, float] = {"special": hot.count("special") / 2}
+    removed: dict[InstructionKind, float] = {"special": hot.count("special") / 2}
     if expanded:
         excess = max(0.0, 1 - CHEAP * functions / arithmetic)
         removed |= {kind: excess * hot.count(kind) for kind in kinds}

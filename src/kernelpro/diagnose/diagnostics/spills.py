@@ -10,7 +10,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.diagnose.occupancy import kernel_occupancy, registers_per_thread, shared_bytes
 from kernelpro.diagnose.pipes import HotCode, dram_bytes_per_clock, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import required_bytes
-from kernelpro.records import Evidence
+from kernelpro.records import Evidence, InstructionKind
 
 REQUESTS = {
     space: tuple(f"l1tex__t_requests_pipe_lsu_mem_{space}_op_{operation}.sum" for operation in ("ld", "st"))
@@ -18,7 +18,7 @@ REQUESTS = {
 }
 MIN_SHARE = 0.02
 """Of the hot code: below, local accesses are the rarely taken path of a library function."""
-_LOCAL = ("local_load", "local_store")
+_LOCAL: tuple[InstructionKind, ...] = ("local_load", "local_store")
 _SPILL_ADVICE = (
     "raise the register limit: drop or relax __launch_bounds__ and maxrregcount, or use more warps per tile "
     "(num_warps)",

@@ -35,12 +35,12 @@ _LIBM_FUNCTION = re.compile(
     r"(a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p)?|pow|erfc?|cbrt|hypot|fmod|[lt]gamma|sqrt|round|floor|ceil|f(min|max))f?"
 )
 _LIBRARIES = (
-    ("math", ("libm.", "libm-", "libmvec")),
+    ("libm", ("libm.", "libm-", "libmvec")),
     (
         "torch",
         ("libtorch_cpu", "libtorch.", "libc10", "libopenblas", "libarm_compute", "libmkl", "libtorch_cuda"),
     ),
-    ("memory", ("libc.", "libc-", "ld-linux", "libstdc++")),
+    ("libc", ("libc.", "libc-", "ld-linux", "libstdc++")),
 )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernelpro.lab.profile import sass_opcodes
-from kernelpro.records import KernelCode, KernelLoop
+from kernelpro.records import InstructionKind, KernelCode, KernelLoop
 
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)")
 _ENTRY = re.compile(r'\s*\.other\s+([^,\s]+),@"STO_CUDA_ENTRY')
@@ -49,7 +49,7 @@ _PREDICATE = re.compile(r"!?U?P(?:T|\d+)")
 class SassInstruction:
     """One instruction."""
 
-    kind: str
+    kind: InstructionKind
     width: int | None
     where: str
     opcode: str
@@ -188,7 +188,7 @@ def analyze_kernel(blocks: list[BasicBlock], has_trig: bool) -> KernelCode:
             )
         )
     all_instructions = _instructions(blocks, order)
-    where: dict[str, str] = {}
+    where: dict[InstructionKind, str] = {}
     for instruction in (*hot_instructions, *all_instructions):
         if instruction.where:
             where.setdefault(instruction.kind, instruction.where)
@@ -205,18 +205,18 @@ def _instructions(blocks: list[BasicBlock], indices: Iterable[int]) -> list[Sass
     return [instruction for i in sorted(indices) for instruction in blocks[i].instructions]
 
 
-def _mix(instructions: list[SassInstruction]) -> dict[str, int]:
+def _mix(instructions: list[SassInstruction]) -> dict[InstructionKind, int]:
     return dict(Counter(i.kind for i in instructions).most_common())
 
 
-def _widths(instructions: list[SassInstruction]) -> dict[str, dict[str, int]]:
-    widths: dict[str, dict[str, int]] = {}
+def _widths(instructions: list[SassInstruction]) -> dict[InstructionKind, dict[str, int]]:
+    widths: dict[InstructionKind, dict[str, int]] = {}
     for (kind, width), count in sorted(Counter((i.kind, i.width) for i in instructions if i.width).items()):
         widths.setdefault(kind, {})[str(width)] = count
     return widths
 
 
-def _is_work_loop(mix: dict[str, int], has_trig: bool) -> bool:
+def _is_work_loop(mix: dict[InstructionKind, int], has_trig: bool) -> bool:
     """Whether a loop does work of the kernel; False if it waits or reduces a huge argument of sin, cos or
     tan."""
     waits_for_barrier = mix.keys() <= _WAIT_KINDS and (

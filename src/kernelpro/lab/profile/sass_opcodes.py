@@ -6,7 +6,9 @@ one use."""
 
 from __future__ import annotations
 
-_OPCODES_BY_KIND = {
+from kernelpro.records import InstructionKind
+
+_OPCODES_BY_KIND: dict[InstructionKind, str] = {
     "fma32": """
         FFMA FADD FMUL FMNMX FMNMX3 FSEL FSET FSETP FCHK FSWZADD FFMA32I FADD32I FMUL32I FFMA2 FADD2
         FMUL2""",
@@ -48,11 +50,11 @@ _OPCODES_BY_KIND = {
 }
 _KIND_BY_OPCODE = {opcode: kind for kind, opcodes in _OPCODES_BY_KIND.items() for opcode in opcodes.split()}
 
-_MEMORY_KINDS = {kind for kind in _OPCODES_BY_KIND if kind.endswith(("_load", "_store"))} | {"async_copy"}
+_MEMORY_KINDS = {kind for kind in _OPCODES_BY_KIND if kind.endswith(("_load", "_store", "_copy"))}
 _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
-def kind(opcode: str, operands: str) -> str:
+def kind(opcode: str, operands: str) -> InstructionKind:
     """Return the kind of an instruction; `opcode` includes its suffixes."""
     base, _, suffixes = opcode.partition(".")
     result = _KIND_BY_OPCODE.get(base) or _KIND_BY_OPCODE.get(base.removeprefix("U"), "other")
@@ -68,7 +70,7 @@ def kind(opcode: str, operands: str) -> str:
     return result
 
 
-def width(opcode: str, kind: str) -> int | None:
+def width(opcode: str, kind: InstructionKind) -> int | None:
     """Return the bits that a thread moves; None for instructions that do not access memory."""
     if kind not in _MEMORY_KINDS:
         return None
