@@ -106,14 +106,19 @@ what it says."""
 
 LONGEST = (
     "exploits/",
+    "docs/test_run",
     "engine/test_loop.py",
     "test_bad_input.py",
     "suites/test_bench.py",
     "test_profile.py",
+    "test_api.py",
     "authors/test_playbook_triton.py",
+    "authors/test_playbook_cuda.py",
+    "lab/test_seeds.py",
     "pools/",
     "engine/test_export",
     "defects/test_static.py",
+    "lab/profile/",
 )
 """Files that take longest come first, so that at the end no core waits for one of them."""
 

@@ -196,11 +196,12 @@ class Net(torch.nn.Module):
     "script.py": """
 import torch, kernelpro
 from blocks.net import Net
-from kernelpro.records import Candidate
+from kernelpro.records import Candidate, Options
 CANDIDATE = "import torch\\n%sclass ModelNew(torch.nn.Module):\\n    def forward(self, x): return x.tanh() + 3.0\\n"
 if __name__ == "__main__":
     made = [Candidate(CANDIDATE % more) for more in ("", "import blocks\\n")]
-    for verdict in kernelpro.judge(Net(), made, [torch.randn(64, 64)], target="cpu"):
+    eager = Options(effort="quick", baselines=("eager_fp32",))
+    for verdict in kernelpro.judge(Net(), made, [torch.randn(64, 64)], target="cpu", options=eager):
         print(verdict.status.value, verdict.reason)
 """,
 }

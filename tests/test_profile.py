@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 from defects.building import about
 
@@ -61,9 +62,9 @@ def kernelpro(*arguments: object, **changes: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | changes, timeout=300)
 
 
-def refused(*arguments: object, **changes: str) -> str:
+def refused(*arguments: object) -> str:
     """What a call that fails says: one line, exit code 2."""
-    done = kernelpro(*arguments, **changes)
+    done = in_process.kernelpro(*arguments)
     assert done.returncode == 2 and not done.stdout, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stderr
@@ -264,8 +265,10 @@ def test_an_installed_diagnostic_that_cannot_be_imported_is_left_out_with_a_warn
 
 def test_the_list_of_diagnostics(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_DIAGNOSTIC.format(name="own", saved=0.5))
-    table = kernelpro("diagnostics", "--diagnostic", tmp_path / "own.py")
-    lines = kernelpro("diagnostics", "--json", "--diagnostic", tmp_path / "own.py").stdout.splitlines()
+    table = in_process.kernelpro("diagnostics", "--diagnostic", tmp_path / "own.py")
+    lines = in_process.kernelpro(
+        "diagnostics", "--json", "--diagnostic", tmp_path / "own.py"
+    ).stdout.splitlines()
     told = [json.loads(line) for line in lines]
     assert {one["diagnostic"] for one in told} == {"own", *registry()}
     assert table.returncode == 0 and all(one["diagnostic"] in table.stdout for one in told)
@@ -282,7 +285,7 @@ def test_the_list_of_diagnostics(tmp_path: Path) -> None:
 
 
 def test_the_reference_page_is_current() -> None:
-    page = kernelpro("diagnostics", "--page").stdout
+    page = in_process.kernelpro("diagnostics", "--page").stdout
     assert page == (DOCS / "reference" / "diagnostics.md").read_text(encoding="utf-8"), (
         "run: kernelpro diagnostics --page > docs/reference/diagnostics.md"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -33,7 +34,7 @@ def load_task(
     if isinstance(reference, (str, Path)):
         name, _, attribute = str(reference).rpartition(":")
         if not name or not attribute.isidentifier() or Path(reference).exists():
-            return Task.from_file(reference, mode or "train", precision)
+            return _check_file(Task.from_file(reference, mode or "train", precision), reference)
         reference, inputs, init_inputs = _by_name(name, attribute)
     import torch
 
@@ -71,6 +72,21 @@ def load_task(
             packed.outputs,
         )
     raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+
+
+def _check_file(task: Task, path: str | Path) -> Task:
+    """The task. Raises BadInput if its file does not parse or has no `Model`, before a worker is started."""
+    try:
+        tree = ast.parse(task.source)
+    except SyntaxError as error:
+        raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
+    names = {getattr(node, "name", None) or getattr(node, "id", None) for node in ast.walk(tree)}
+    names |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    if not {task.entry, "*"} & names:
+        classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+        hint = f"to use {classes[-1]}: {path}:{classes[-1]}" if classes else "define one"
+        raise BadInput(f"task {task.name}: no class {task.entry} in {path}; {hint}")
+    return task
 
 
 def _by_name(name: str, attribute: str) -> tuple[Any, Sequence[Any], Sequence[Any]]:

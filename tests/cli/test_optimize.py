@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import in_process
 import pytest
 
 pytest.importorskip("pydantic_ai")
@@ -41,12 +42,12 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
-    more: tuple[str, ...], told: str, tmp_path: Path
+    more: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = kernelpro(
-        tmp_path,
+    monkeypatch.chdir(tmp_path)
+    found = in_process.kernelpro(
         "optimize",
-        str(BAD / "task.py"),
+        BAD / "task.py",
         "--target",
         "cpu",
         "--runs-dir",

@@ -38,7 +38,7 @@ def _short(*args, **keywords):
     return _optimize(*args, **keywords | {"candidates": 1, "compile_seed": False, "options": eager})
 kernelpro.optimize = functools.wraps(_optimize)(_short)
 """
-SECONDS = 300
+SECONDS = 600
 
 
 def names(path: Path) -> str:

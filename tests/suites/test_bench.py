@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 import torch
 from llm.asking import unanswered
@@ -173,12 +174,14 @@ def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> Non
 def test_problems_are_named_without_anything_being_done(suite: Path) -> None:
     done = bench(suite, "--list", "--ids", "2-4")
     assert done.returncode == 0 and done.stdout == "1/2 scale\n1/3 random\n1/4 sine\n" and not done.stderr
-    done = bench(suite, "--list", "--probe")
+    done = in_process.kernelpro(*command(suite, "--list", "--probe")[3:])
     assert done.returncode == 2 and "give exactly one of --probe" in done.stderr
 
 
 def test_a_model_that_nobody_would_ask_is_refused(suite: Path) -> None:
-    done = bench(suite, "--author", "playbook", "--model", "inbox:x", "--ids", "2")
+    done = in_process.kernelpro(
+        *command(suite, "--author", "playbook", "--model", "inbox:x", "--ids", "2")[3:]
+    )
     assert done.returncode == 2 and done.stderr.startswith(
         "kernelpro: --author and --model exclude each other"
     )
@@ -321,7 +324,7 @@ def test_one_inbox_serves_all_problems(suite: Path, tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_one_line(suite: Path, more: tuple[str, ...], message: str) -> None:
-    found = bench(suite, *more)
+    found = in_process.kernelpro(*command(suite, *more)[3:])
     assert found.returncode == 2 and message in found.stderr and len(found.stderr.strip().splitlines()) == 1
 
 
