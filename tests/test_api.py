@@ -160,6 +160,35 @@ class Tied(torch.nn.Module):
         self.second.weight = self.first.weight
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("--author nobody: use playbook", 'author="nobody": use playbook'),
+        ("leave out --author, or --model and --role", "leave out author, or model and roles"),
+        ("if that is dropout, use `--mode eval`", 'if that is dropout, use mode="eval"'),
+        ("set it with --price m=INPUT/OUTPUT (dollars", 'set it with prices={"m": "INPUT/OUTPUT"} (dollars'),
+        ("or --model inbox:DIR to answer", 'or model="inbox:DIR" to answer'),
+        ("pip install --no-deps x", "pip install --no-deps x"),
+    ],
+)
+def test_messages_name_the_parameters_of_python(message: str, words: str) -> None:
+    assert api.in_python(message) == words
+
+
+def test_an_author_that_does_not_exist_is_named_as_a_parameter(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TANH)
+    with pytest.raises(
+        BadInput, match=r'^author="nobody": use playbook or files:DIR; choose an LLM with model='
+    ):
+        api.optimize(tmp_path / "task.py", author="nobody")
+
+
+def test_one_baseline_need_not_be_a_list() -> None:
+    assert "max_autotune" in api._add_baselines(Options(), "max_autotune").baselines
+    with pytest.raises(BadInput, match="baseline cublas: not one of"):
+        api._add_baselines(Options(), "cublas")
+
+
 def test_tied_weights_fit_one_name_or_both() -> None:
     given = Tied().state_dict()
     one = torch.nn.Module()
@@ -242,7 +271,11 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
     }
     how |= {"runs_dir": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
     found = api.optimize(tmp_path / "task.py", **how)
-    author, baselines, step, winner = capsys.readouterr().err.splitlines()
+    author, start, baselines, step, final, winner = capsys.readouterr().err.splitlines()
+    assert start.startswith("run task-1: ") and start.endswith(
+        "; probing the task and measuring its baselines"
+    )
+    assert final == "step 1: judging again at full length"
     assert author.startswith("author: files:") and baselines.startswith("baselines: eager_fp32 ")
     assert step.startswith("step 1 (seed, by ") and winner.startswith("winner: step 1 by kernel.py, ")
     assert found.speedup == found.speedups["eager_fp32"].value and str(found) == winner

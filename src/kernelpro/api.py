@@ -4,9 +4,11 @@ function."""
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -40,9 +42,47 @@ BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
 """Candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations of 2."""
 OnEvent = Callable[["RunEvent"], None]
 
+_OPTION = re.compile(r"`?--(author|model|target|mode|price|role|disable-tripwire)(?: ([^\s;,)`]+))?`?")
+_NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
+
 __all__ = ["BUDGET_PRESETS", "OnEvent", "OptimizationResult", "judge", "load_task", "optimize"]
 
 
+def in_python(message: str) -> str:
+    """A message of KernelPro with the parameters of Python instead of command-line options."""
+
+    def keyword(match: re.Match[str]) -> str:
+        name, value = match[1], match[2] or ""
+        if value in _NOT_VALUES:
+            return f"{_keyword(name, '')} {value}"
+        end = value[len(value.rstrip(":.")) :]
+        return _keyword(name, value.rstrip(":.")) + end
+
+    return _OPTION.sub(keyword, message)
+
+
+def _keyword(option: str, value: str) -> str:
+    match option, value:
+        case "price", _:
+            model, _, price = value.partition("=")
+            return f'prices={{"{model}": "{price}"}}' if value else "prices"
+        case "role", _:
+            return f'roles={{"{value}": ...}}' if value else "roles"
+        case "disable-tripwire", _:
+            return f'options=Options(disabled_tripwires=("{value}",))'
+        case _:
+            return f'{option}="{value}"' if value else option
+
+
+@contextmanager
+def _errors_in_python() -> Iterator[None]:
+    try:
+        yield
+    except BadInput as error:
+        raise type(error)(in_python(str(error))) from None
+
+
+@_errors_in_python()
 def judge(
     reference: Any,
     candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
@@ -54,7 +94,7 @@ def judge(
     target: Target | None = None,
     quick: bool = False,
     full: bool = False,
-    baselines: Sequence[str] = (),
+    baselines: str | Sequence[str] = (),
     options: Options | None = None,
 ) -> list[Verdict]:
     """Judge candidates (paths or Candidates) on this machine; returns a verdict for each.
@@ -79,7 +119,7 @@ def judge(
     for result in local.run_locally(jobs, sandbox=judge_options.sandbox):
         if result.verdict is None:
             raise result.exception("verdict")
-        verdicts.append(result.verdict)
+        verdicts.append(replace(result.verdict, reason=in_python(result.verdict.reason)))
     return verdicts
 
 
@@ -88,7 +128,8 @@ def _check_target(target: str | None) -> None:
         raise BadInput(f"target {target!r}: use {' or '.join(map(repr, get_args(Target)))}")
 
 
-def _add_baselines(options: Options, baselines: Sequence[str]) -> Options:
+def _add_baselines(options: Options, baselines: str | Sequence[str]) -> Options:
+    baselines = [baselines] if isinstance(baselines, str) else baselines
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise BadInput(f"baseline {unknown[0]}: not one of {', '.join(BASELINES)}")
     names = {*options.baselines, *baselines}
@@ -140,6 +181,7 @@ class OptimizationResult:
         return f"OptimizationResult({str(self).splitlines()[0]}; run {self.run})"
 
 
+@_errors_in_python()
 def optimize(
     reference: Any,
     inputs: Sequence[Any] = (),
@@ -159,7 +201,7 @@ def optimize(
     wall: float = 0.0,
     device: float = 0.0,
     stop_at_floor: float = Limits.stop_at_floor,
-    baselines: Sequence[str] = (),
+    baselines: str | Sequence[str] = (),
     objective: Objective = "speed",
     speed_tolerance: float = RunConfig.speed_tolerance,
     compile_seed: bool = True,
@@ -237,15 +279,21 @@ class _Printer:
     store: RunStore | None = None
 
     def on_event(self, event: RunEvent) -> None:
-        from kernelpro.records.events import Note, StepProgress, TaskMeasured
+        from kernelpro.records.events import Note, RunStarted, StepProgress, TaskMeasured
         from kernelpro.report import wording
 
         line = ""
         match event:
+            case RunStarted():
+                if (store := self.store) is not None:
+                    measured = store.task_facts() is not None
+                    line = wording.describe_start(store.id, store.config(), measured)
             case Note(text):
-                line = text
+                line = in_python(text)
             case TaskMeasured():
                 line = wording.describe_baselines(event)
+            case StepProgress(number, "final_judging"):
+                line = wording.describe_final_judging(number)
             case StepProgress(number, "settled"):
                 step = self.store.step(number) if self.store else None
                 line = wording.describe_step(step) if step else ""

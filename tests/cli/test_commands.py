@@ -53,6 +53,7 @@ def test_help_imports_neither_torch_nor_the_lab() -> None:
         (("optimize",), "Missing argument"),
         (("optimise", "a.py"), "No such command 'optimise'"),
         (("optimize", "a.py", "--concurrency", "0"), "--concurrency"),
+        (("optimize", "task.py", "--candidates", "5"), "--candidates; use --budget candidates=N"),
         (("report", "nobody", "--format", "pdf"), "'--format': 'pdf' is not one of 'html', 'md', 'json'"),
     ],
 )

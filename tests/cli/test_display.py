@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from engine.verdicts import verdict as metered
 
-from kernelpro.cli.commands.runs import ShowOptions
+from kernelpro.cli.commands.runs import RunsOptions, ShowOptions
 from kernelpro.cli.display import Display
-from kernelpro.cli.runs import show_run
+from kernelpro.cli.runs import list_runs, show_run
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Interval, Outcome, RunConfig, Status, Step, Task, TaskFacts, Verdict
+from kernelpro.records import Interval, NoVerdict, Outcome, RunConfig, Status, Step, Task, TaskFacts, Verdict
 from kernelpro.report import collect_report, wording
 
 CONFIG = RunConfig(Task("pass", "t"), "cpu", "playbook")
@@ -76,6 +76,54 @@ def test_a_step_whose_energy_was_measured_tells_it_wherever_it_is_told(
         wording.describe_step(refused)
         == "step 1 (seed, by playbook): 0.5 ms, 2.00x over torch.compile; wider loads"
     )
+
+
+def test_the_winner_is_shown_with_its_final_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, _ = finished(tmp_path)
+    final = replace(VERDICT, times=VERDICT.times | {"candidate": Interval(0.45, 0.44, 0.46)})
+    store.save_outcome(Outcome("spent", 1, final, (1,)))
+    show_run(ShowOptions(run="t-1", runs_dir=str(tmp_path)))
+    show_run(ShowOptions(run="t-1", step=1, runs_dir=str(tmp_path)))
+    told = capsys.readouterr().out
+    assert "0.45 ms (1.10x over torch.compile)" in told
+    assert "time: 0.45 ms (final; 0.5 ms in the search)" in told
+
+
+def test_a_stopped_run_is_listed_with_its_best_step_and_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(CONFIG, author="team", models={"code": "anthropic:m", "plan": "anthropic:m"})
+    store = RunStore.create(tmp_path, config, "t")
+    for number, ms in ((1, 0.5), (2, 0.4)):
+        store.save_step(Step(number, 0, "seed", "settled", author="m", verdict=metered(ms)))
+    list_runs(RunsOptions(runs_dir=str(tmp_path)))
+    told = capsys.readouterr().out
+    assert "2.50x [2.48, 2.52] over compile so far" in " ".join(told.replace("│", " ").split()), told
+    assert "anthropic:m" in told and "team" not in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (NoVerdict.NO_IDEA, "step 3 (improve of 2): the author has no idea for it: every move was tried"),
+        (
+            NoVerdict.UNREACHABLE,
+            "step 3 (improve of 2): the model could not be reached: every move was tried",
+        ),
+    ],
+)
+def test_a_step_without_code_says_why(reason: NoVerdict, words: str) -> None:
+    step = Step(3, 2, "improve", "settled", no_verdict=reason, note="every move was tried")
+    assert wording.describe_step(step) == words
+
+
+def test_a_number_is_rounded_before_its_prefix_is_chosen() -> None:
+    assert [wording.format_scaled(value) for value in (999.4, 999.9, 999_900, 63.2e9)] == [
+        "999 ",
+        "1 k",
+        "1 M",
+        "63.2 G",
+    ]
 
 
 def test_a_step_has_one_factor_and_it_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

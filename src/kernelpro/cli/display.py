@@ -50,10 +50,8 @@ class Display:
         if self._live:
             self._live.start()
         elif not self._json:
-            what = (
-                "continuing" if self._store.task_facts() else "probing the task and measuring its baselines"
-            )
-            self.print_line(f"run {self._store.id}: {self._title()}; {what}")
+            measured = self._store.task_facts() is not None
+            self.print_line(wording.describe_start(self._store.id, self._config, measured))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,7 +80,7 @@ class Display:
             elif isinstance(event, StepProgress) and event.phase == "settled":
                 self.print_line(wording.describe_step(self._engine.steps[event.step]))
             elif isinstance(event, StepProgress) and event.phase == "final_judging":
-                self.print_line(f"step {event.step}: judging again at full length")
+                self.print_line(wording.describe_final_judging(event.step))
 
     def _track(self, event: RunEvent) -> None:
         """Update the work in progress."""
@@ -108,14 +106,10 @@ class Display:
 
     # --- the panel -------------------------------------------------------------------------------------
 
-    def _title(self) -> str:
-        return (
-            f"{self._config.task.name} on {self._config.target}, {self._config.author}, {self._config.policy}"
-        )
-
     def _panel(self) -> Group:
         engine = self._engine
-        parts: list[Any] = [Text.assemble((self._store.id, "bold"), f"  {self._title()}")]
+        title = f"  {wording.describe_run(self._config)}"
+        parts: list[Any] = [Text.assemble((self._store.id, "bold"), title)]
         if engine and engine.facts:
             parts += [Text(wording.describe_baselines(engine.facts), style="dim"), self._best(engine)]
             parts.append(Text(f"spent: {', '.join(_format_use(*use) for use in engine.budget.uses())}"))

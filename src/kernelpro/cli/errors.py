@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import typer
 INTERRUPTED = 130
 INTERNAL_ERROR = 4
 BROKEN_PIPE = 141
+_BUDGET_OPTION = re.compile(r"No such option:? --(candidates|dollars|tokens|wall|device)\b")
 
 
 def run_reporting_errors(run: Callable[[], int | None]) -> int:
@@ -25,6 +27,8 @@ def run_reporting_errors(run: Callable[[], int | None]) -> int:
         code = run() or 0
     except typer.TyperException as error:
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        if mistaken := _BUDGET_OPTION.search(message):
+            message = f"{mistaken[0]}; use --budget {mistaken[1]}=N"
         if message:  # empty where help was printed because no command was given
             print_error(message)
         return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from concurrent.futures import Future
 
 from rich.console import Console
@@ -79,13 +80,19 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
     console, paths = Console(stderr=True), options.candidates
     verdicts: list[Verdict] = []
     errors: list[BadInput] = []
-    quiet = options.json or not console.is_terminal
+    last_line = time.monotonic()
     with open_pool(options) as pool, console.status("starting") as status:
-        if quiet:
+        if not console.is_terminal:
             status.stop()
 
         def show_progress(progress: Progress) -> None:
-            status.update(f"{paths[int(progress.job)]}: {progress.stage}")
+            nonlocal last_line
+            line = f"{paths[int(progress.job)]}: {progress.stage}"
+            if console.is_terminal:
+                status.update(line)
+            elif not options.json and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
+                print(line, file=sys.stderr, flush=True)
 
         answers: list[Future[Result]] = [pool.submit(job, show_progress) for job in jobs]
         for path, answer in zip(paths, answers, strict=True):
@@ -98,10 +105,9 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
                 continue
             verdict = Verdict.from_json(result.verdict.to_json() | {"candidate": path})
             verdicts.append(verdict)
-            if not quiet:
-                status.stop()
+            status.stop()
             _print_verdict(verdict, options.json)
-            if not quiet:
+            if console.is_terminal:
                 status.start()
     return verdicts, errors
 
@@ -114,6 +120,13 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+_SECONDS_BETWEEN_LINES = 10.0
+"""Between two lines about the progress, where stderr is no terminal."""
+_LEGEND = (
+    "ms: median time of a call; x NAME: speed-up over that baseline [95 % interval]; error: largest relative "
+    "error ||output - oracle|| / ||oracle||; of floor: share of the fastest speed that the hardware allows; "
+    "own share: share of the time in the candidate's own kernels"
+)
 _COLORS = {Status.PASSED: "green", Status.CHEATING: "red", Status.WRONG: "red"}
 
 
@@ -130,7 +143,7 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
     has_energy = any(verdict.energy for verdict in verdicts)
     speedups = [f"x {name}" for name in baselines]
     energy = ENERGY_COLUMNS if has_energy else ()
-    for name in ("ms", *speedups, "faster", "error", "of floor", "own kernels", *energy):
+    for name in ("ms", *speedups, "faster", "error", "of floor", "own share", *energy):
         table.add_column(name, justify="right")
     for verdict in verdicts:
         color = _COLORS.get(verdict.status, "yellow")
@@ -149,7 +162,11 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
     console.print(table)
     if measured := next((verdict for verdict in verdicts if verdict.times), None):
         times = ", ".join(f"{name} {measured.times[name].value:.4g} ms" for name in baselines)
-        console.print(f"baselines: {times}; floor {measured.floor_ms:.4g} ms; sandbox: {measured.sandbox}")
+        no_tf32 = "" if measured.environment.gpu else "; a CPU has no eager_tf32"
+        console.print(
+            f"baselines: {times}{no_tf32}; floor {measured.floor_ms:.4g} ms; sandbox: {measured.sandbox}"
+        )
+        console.print(_LEGEND, style="dim")
     for line in dict.fromkeys(f"energy: {wording.describe_energy(v.energy)}" for v in verdicts if v.energy):
         console.print(line)
     for note in dict.fromkeys(note for verdict in verdicts for note in verdict.notes):

@@ -22,7 +22,7 @@ from kernelpro.diagnose import guidance
 from kernelpro.engine import export, model_costs
 from kernelpro.engine.store import RunStore, default_runs_dir
 from kernelpro.llm.transcripts import FILE, TranscriptEntry, Transcripts
-from kernelpro.records import BadInput, Step, Verdict
+from kernelpro.records import BadInput, Outcome, Step, Verdict
 from kernelpro.report import pareto_plot, wording
 from kernelpro.report.reproduce import runs_dir_option
 
@@ -50,19 +50,28 @@ def list_runs(options: RunsOptions) -> int:
         except BadInput as error:
             print_error(str(error))
             continue
-        best = ""
-        if outcome and outcome.verdict:
-            baseline = wording.hardest_baseline(outcome.verdict)
-            best = f"{wording.format_speedup(outcome.verdict.speedup[baseline])} over {baseline}"
+        best = _describe_best(outcome, steps)
         name, task, count = path.parent.name, config.task.name, len(steps)
         if options.json:
             print(json.dumps({"run": name, "task": task, "steps": count, "state": state, "best": best}))
         table.add_row(
-            name, task, config.target, config.author, config.policy, started, str(count), state, best
+            name, task, config.target, config.author_name, config.policy, started, str(count), state, best
         )
     if not options.json:
         _console().print(table if table.row_count else f"no runs in {folder}")
     return 0
+
+
+def _describe_best(outcome: Outcome | None, steps: list[Step]) -> str:
+    """The speedup of the winner; of the fastest step if the run has not ended."""
+    verdict, so_far = outcome.verdict if outcome else None, ""
+    if outcome is None:
+        fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or 0.0, default=None)
+        verdict, so_far = fastest.verdict if fastest else None, " so far"
+    if verdict is None:
+        return ""
+    baseline = wording.hardest_baseline(verdict)
+    return f"{wording.format_speedup(verdict.speedup[baseline])} over {baseline}{so_far}"
 
 
 def delete_runs(options: RunsOptions) -> int:
@@ -101,6 +110,12 @@ def show_run(options: ShowOptions) -> int:
     return 0
 
 
+def _last_verdict(step: Step, outcome: Outcome | None) -> Verdict | None:
+    """The final verdict of a winner, which was judged again; the verdict of any other step."""
+    is_winner = outcome is not None and outcome.best == step.number
+    return (outcome.verdict if outcome and is_winner else None) or step.verdict
+
+
 def _write_plot(store: RunStore, path: Path) -> None:
     steps = store.steps()
     points = pareto_plot.points(store.outcome(), steps)
@@ -125,10 +140,11 @@ def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
     nodes = {0: root}
     for number, step in sorted(steps.items()):
         winner = "[bold green]winner[/] " if outcome and outcome.best == number else ""
-        result = step.state
-        if step.ms and step.verdict:
-            comparison = (wording.describe_speedup(step.verdict), wording.describe_energy_use(step.verdict))
-            result = f"{step.ms:.4g} ms ({'; '.join(filter(None, comparison))})"
+        result, verdict = wording.describe_state(step), _last_verdict(step, outcome)
+        if verdict and verdict.times:
+            comparison = (wording.describe_speedup(verdict), wording.describe_energy_use(verdict))
+            ms = verdict.times["candidate"].value
+            result = f"{ms:.4g} ms ({'; '.join(filter(None, comparison))})"
         donor = f" with {step.donor}" if step.donor else ""
         author = f" by {step.author}" if step.author else ""
         label = f"{number} {step.action}{donor}{author}: {result}  {step.plan or step.note}"
@@ -177,9 +193,10 @@ def _step_texts(store: RunStore, step: Step) -> dict[str, object]:
 
 def _print_step(store: RunStore, steps: dict[int, Step], step: Step) -> None:
     donor = f" and step {step.donor}" if step.donor else ""
-    origin = f"of step {step.parent}{donor}, " if step.parent else ""
+    origin = f"of step {step.parent}{donor}" if step.parent else ""
+    author = f"{', ' * bool(origin)}by {step.author}" if step.author else ""
     lines = [
-        f"step {step.number} of {store.id}: {step.action} {origin}by {step.author or 'nobody'}: {step.state}"
+        f"step {step.number} of {store.id}: {step.action} {origin}{author}: {wording.describe_state(step)}"
     ]
     facts = {
         "plan": step.plan,
@@ -190,9 +207,10 @@ def _print_step(store: RunStore, steps: dict[int, Step], step: Step) -> None:
         "not profiled": step.details.profile_error,
         "cost": wording.describe_cost(step.cost) if step.cost.calls else "",
     }
-    if verdict := step.verdict:
+    if verdict := _last_verdict(step, store.outcome()):
         facts |= {"verdict": verdict.reason, "error": _describe_error(verdict)}
-        facts |= {"time": f"{verdict.times['candidate'].value:.4g} ms"} if verdict.times else {}
+        first = f" (final; {step.ms:.4g} ms in the search)" if step.ms and verdict != step.verdict else ""
+        facts |= {"time": f"{verdict.times['candidate'].value:.4g} ms{first}"} if verdict.times else {}
         facts |= {f"over {name}": wording.format_speedup(ratio) for name, ratio in verdict.speedup.items()}
         facts |= {"energy": wording.describe_energy(verdict.energy)} if verdict.energy else {}
     lines += [f"{name}: {text}" for name, text in facts.items() if text]

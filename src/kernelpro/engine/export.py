@@ -101,6 +101,7 @@ def standalone_file(task: Task, source: str, verdict: Verdict | None, about: dic
         "ENTRY": task.entry,
         "TRAINING": task.mode == "train",
         "TARGET": target,
+        # the reference's own rounding error counts twice, and three seeds see less than the judge does
         "LIMIT": 10 * verdict.tolerance if verdict and verdict.tolerance else 1e-2,
     }
     judged = _judged_signature(task, constants, guard)

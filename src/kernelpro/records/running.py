@@ -113,6 +113,11 @@ class RunConfig(Record):
     prices: dict[str, str] = field(default_factory=dict)
     """INPUT/OUTPUT in dollars per million tokens, by model name. They override the built-in price table."""
 
+    @property
+    def author_name(self) -> str:
+        """The author for people: its models, or its name if it has none."""
+        return ", ".join(dict.fromkeys(self.models.values())) or self.author
+
 
 class NoVerdict(enum.StrEnum):
     """Why a step has no verdict of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from kernelpro.records import Cost, Energy, Interval, Outcome, Step, TaskFacts, Verdict
+from kernelpro.records import Cost, Energy, Interval, Outcome, RunConfig, Step, TaskFacts, Verdict
 from kernelpro.records.energy import format_joules, format_ratio
 from kernelpro.records.events import TaskMeasured
 from kernelpro.records.interval import format_share
@@ -40,7 +40,13 @@ STATES = {
     "internal error": "met an internal error of KernelPro",
 }
 """The states of a step, as they follow a count."""
-_WITHOUT_CODE = ("no idea", "out of ideas", "no answer", "unreachable")
+_NO_VERDICT = {
+    "no idea": "the author has no idea for it",
+    "out of ideas": "the author has no more ideas",
+    "no answer": "the model gave no usable answer",
+    "unreachable": "the model could not be reached",
+}
+_WITHOUT_CODE = tuple(_NO_VERDICT)
 
 
 def baseline_name(name: str) -> str:
@@ -52,7 +58,7 @@ def author_name(author: str) -> str:
     """The author of a step for people."""
     if is_compiler(author):
         return f"the compiler ({_COMPILERS[author]})"
-    return "PyTorch (the reference's own code)" if author == _REFERENCE else author or "nobody"
+    return "PyTorch (the reference's own code)" if author == _REFERENCE else author or "no author"
 
 
 def is_compiler(author: str) -> bool:
@@ -90,15 +96,37 @@ def describe_energy_use(verdict: Verdict) -> str:
     return f"{used}, {energy.ratio['energy'].value:.3f} of {baseline_name(energy.baseline)}'s"
 
 
+def describe_run(config: RunConfig) -> str:
+    """Task, target, author and policy of a run."""
+    return f"{config.task.name} on {config.target}, {config.author_name}, {config.policy}"
+
+
+def describe_start(run: str, config: RunConfig, is_measured: bool) -> str:
+    """What a run does first, in one line."""
+    first = "continuing" if is_measured else "probing the task and measuring its baselines"
+    return f"run {run}: {describe_run(config)}; {first}"
+
+
+def describe_final_judging(step: int) -> str:
+    """That a finalist is judged again."""
+    return f"step {step}: judging again at full length"
+
+
+def describe_state(step: Step) -> str:
+    """The state of a step, in words where it has no verdict."""
+    return _NO_VERDICT.get(step.state, step.state)
+
+
 def describe_step(step: Step) -> str:
     """A settled step in one line."""
     parent = f" of {step.parent}" if step.parent else ""
-    title = f"step {step.number} ({step.action}{parent}, by {step.author or 'nobody'})"
+    author = f", by {step.author}" if step.author else ""
+    title = f"step {step.number} ({step.action}{parent}{author})"
     if step.ms and step.verdict:
         speed = f"{step.ms:.4g} ms, {describe_speedup(step.verdict)}"
         return f"{title}: {'; '.join(filter(None, (speed, describe_energy_use(step.verdict), step.plan)))}"
     reason = step.verdict.reason if step.verdict else step.note.removeprefix(f"{step.state}: ")
-    return f"{title}: {step.state}{f': {reason}' if reason else ''}"
+    return f"{title}: {describe_state(step)}{f': {reason}' if reason else ''}"
 
 
 def describe_baselines(facts: TaskFacts | TaskMeasured) -> str:

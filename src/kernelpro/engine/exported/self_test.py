@@ -65,12 +65,16 @@ def _guard_self_test() -> int:
         if not model._original and t.is_floating_point() and bool((t == t.flatten()[:1]).all()):
             t.add_(0.1 * torch.randn_like(t))
     inputs = _guard_inputs(0, _GUARD_TARGET)
+    print(
+        f"limit of the relative error: {_GUARD_LIMIT:.1e}, wider than the judge's: the judge compares with "
+        "a float64 reference, this test with the reference in its own precision"
+    )
     for seed in (1, 2, 3):
         fresh = _guard_leaves(_guard_inputs(seed, _GUARD_TARGET))
         for old, new in zip(_guard_leaves(inputs), fresh, strict=True):
             old.copy_(new)  # in place: this exposes a kernel that caches outputs by address
         error = _guard_error(model(*inputs), model.reference(*inputs))
-        print(f"seed {seed}: {model.last_path}, relative error {error:.2e} (limit {_GUARD_LIMIT:.1e})")
+        print(f"seed {seed}: {model.last_path}, relative error {error:.2e}")
         if model.last_path != "kernel":
             reason = model.fallback_reason or "these inputs are not those that were judged"
             failures.append(f"the kernel does not run: {reason}")
