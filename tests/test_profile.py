@@ -164,7 +164,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_text_says_class_time_directives_and_evidence(spoken: str) -> None:
-    assert spoken.startswith("Bound by ")
+    assert spoken.startswith("The task is bound by ")
     assert "floor" in spoken and "Evidence: " in spoken and "Expected: up to " in spoken
     assert "## Time of a call" in spoken
 

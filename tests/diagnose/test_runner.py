@@ -11,6 +11,8 @@ import pytest
 from recorded_profiles import bare, load
 
 from kernelpro.diagnose import Diagnostic, DiagnosticContext, Match, diagnostics, roofline, runner
+from kernelpro.diagnose.account import ACCOUNT_METRICS
+from kernelpro.diagnose.claims import UNEXPLAINED
 from kernelpro.diagnose.counters import DRAM_THROUGHPUT, MEMORY_THROUGHPUT, SM_THROUGHPUT
 from kernelpro.diagnose.diagnostic import ANY, REPLACE
 from kernelpro.diagnose.diagnostics import registry
@@ -88,14 +90,18 @@ def test_diagnostics_that_need_counters_run_where_the_class_asks_for_them() -> N
     assert not any(name.startswith("cpu_") for name in selected[Bound.MEMORY])
 
 
-def test_only_the_counters_of_the_selected_diagnostics_are_asked_for() -> None:
+def test_the_counters_of_the_account_and_of_the_selected_diagnostics_are_asked_for() -> None:
+    only_compute = claims("compute", 2.0, metrics=("special",), bounds=frozenset({Bound.COMPUTE}))
     memory, compute = (
-        runner.request_for(DIAGNOSTICS, SOFTMAX, bound) for bound in (Bound.MEMORY, Bound.COMPUTE)
+        runner.request_for([*DIAGNOSTICS, only_compute], SOFTMAX, bound)
+        for bound in (Bound.MEMORY, Bound.COMPUTE)
     )
-    everything = runner.request_all(DIAGNOSTICS, "cuda")
-    tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-    assert tensor in compute.metrics and tensor not in memory.metrics and tensor in everything.metrics
+    everything = runner.request_all([*DIAGNOSTICS, only_compute], "cuda")
+    assert (
+        "special" in compute.metrics and "special" not in memory.metrics and "special" in everything.metrics
+    )
     assert set(memory.metrics) | set(compute.metrics) <= set(everything.metrics) and memory.sample_lines
+    assert set(ACCOUNT_METRICS) <= set(memory.metrics)
     assert runner.request_for(DIAGNOSTICS, SOFTMAX, Bound.LAUNCH).metrics == (), "an idle device needs none"
 
 
@@ -127,7 +133,7 @@ def test_a_diagnostic_that_fails_costs_its_own_word_alone() -> None:
     returns = Diagnostic("returns", "system", "cuda", lambda context: "a text", "t", "r", "e")  # type: ignore[arg-type,return-value]
     several = [Diagnostic("raises", "system", "cuda", fails, "t", "r", "e"), returns, claims("honest", 2.0)]
     diagnosis = runner.diagnose(replace(SOFTMAX, floor_ms=0.001), several)
-    assert [finding.diagnostic for finding in diagnosis.findings] == ["honest"]
+    assert [finding.diagnostic for finding in diagnosis.findings] == ["honest", UNEXPLAINED]
     notes = {item.what: item.why for item in diagnosis.skipped}
     assert notes["raises"] == "it failed: ValueError: no such thing" and "AttributeError" in notes["returns"]
 
@@ -218,6 +224,7 @@ def ranked(
     return [
         (finding.diagnostic, finding.explained_by)
         for finding in runner.diagnose(far, several, record).findings
+        if finding.diagnostic != UNEXPLAINED
     ]
 
 

@@ -14,6 +14,15 @@ ISSUE_ACTIVE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 WARP_CYCLES = "smsp__average_warp_latency_per_inst_issued.ratio"
 """Warp cycles per issued instruction: the sum over all stall reasons."""
 
+DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+LOADED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
+STORED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio"
+SECTOR = 32
+"""Bytes: the granularity of transfers between L1, L2 and DRAM."""
+XU = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
+"""Utilization of the pipe of special functions and conversions."""
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+
 ATTAINABLE = 0.85
 """Share of a unit's nominal peak that good kernels reach: on an H200 a large copy gets 89 % of the nominal
 DRAM bandwidth, a row-wise softmax 82 %, and issue slots and the tensor cores saturate between 80 and 90 %."""

@@ -13,8 +13,9 @@ asks `context.metric_or_none` or `context.has_counters` first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from kernelpro.diagnose.account import Account
 from kernelpro.diagnose.counters import (
     ALL_BOUNDS,
     ATTAINABLE,
@@ -36,6 +37,7 @@ from kernelpro.records import (
     Kernel,
     KernelCode,
     Level,
+    PartKind,
     Profile,
     Severity,
     Target,
@@ -52,6 +54,8 @@ ANY = "*"
 FLOOR_TOLERANCE = 1.05
 """A call may be this many times faster than its floor before the floor counts as wrong: ceilings are known
 to a few percent."""
+ALL_PARTS: tuple[PartKind, ...] = ("floor",)
+"""Claims of a diagnostic whose remedy may remove any part of its kernel, or of the call."""
 REPLACE = (
     "replace this library kernel, which you cannot edit, by your own kernel that also fuses its neighbors"
 )
@@ -102,6 +106,8 @@ class Diagnostic:
     """Hardware counters to collect with ncu."""
     sample_lines: bool = False
     """Whether it uses stall samples by source line."""
+    claims: tuple[PartKind, ...] = ALL_PARTS
+    """Parts of the time account that the remedy removes; empty: it names a place, not a cause."""
     symptom_of: tuple[str, ...] = ()
     """Diagnostics whose finding on the same kernel explains this one's, or ANY: it then ranks after them."""
     objective: FindingObjective = "speed"
@@ -117,6 +123,8 @@ class DiagnosticContext:
     bound: Bound
     subject: Kernel | None = None
     """The kernel to analyze; None for system diagnostics."""
+    account: Account = field(default=Account(()), repr=False)
+    """The time account of the call."""
 
     def __post_init__(self) -> None:
         code = self.subject.code if self.subject else None
@@ -225,6 +233,10 @@ class DiagnosticContext:
         where = self.subject.code.where if self.subject and self.subject.code else {}
         return next((where[kind] for kind in kinds if where.get(kind)), "")
 
+    def part_share(self, *parts: PartKind) -> float:
+        """Share of the kernel's time that the time account puts into these parts, 0 to 1."""
+        return self.account.share(parts, display_name(self.kernel, self.profile.kernels))
+
     @property
     def launches(self) -> float:
         """Launches of the kernel in a call; counters are those of one launch."""
@@ -278,6 +290,7 @@ class DiagnosticContext:
             display_name(self.subject, self.profile.kernels) if self.subject else match.kernel,
             match.where,
             objective=diagnostic.objective,
+            claims=diagnostic.claims if diagnostic.objective == "speed" else (),
         )
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelpro.diagnose.counters import ISSUE_ACTIVE
+from kernelpro.diagnose.counters import DRAM_READ, DRAM_WRITTEN, ISSUE_ACTIVE, SECTOR, TENSOR
 from kernelpro.diagnose.diagnostic import DiagnosticContext
-from kernelpro.diagnose.pipes import TENSOR, HotCode
-from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L1_STORED, L2_READ, SECTOR, dram_bytes
+from kernelpro.diagnose.hot_code import HotCode
+from kernelpro.diagnose.traffic import L1_STORED, L2_READ, dram_bytes
 from kernelpro.records import InstructionKind
 
 CYCLES = "sm__cycles_active.avg"

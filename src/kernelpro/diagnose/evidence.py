@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kernelpro.diagnose.counters import (
+    DRAM_READ,
     DRAM_THROUGHPUT,
+    DRAM_WRITTEN,
     DURATION,
     ISSUE_ACTIVE,
     MEMORY_THROUGHPUT,
+    SECTOR,
     SM_THROUGHPUT,
     WARP_CYCLES,
     WAVEFRONTS,
@@ -29,7 +32,7 @@ from kernelpro.diagnose.guidance import number
 from kernelpro.diagnose.kernel_names import display_name, plain_name
 from kernelpro.diagnose.occupancy import kernel_occupancy, registers_per_thread, shared_bytes
 from kernelpro.diagnose.stall_reasons import DESCRIPTIONS
-from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L1_LOADED, L1_STORED, L2_READ, SECTOR
+from kernelpro.diagnose.traffic import L1_LOADED, L1_STORED, L2_READ
 from kernelpro.records import Bound, CpuProfile, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kernelpro.diagnose.account.parts import PARTS
 from kernelpro.diagnose.diagnostic import FLOOR_TOLERANCE
 from kernelpro.diagnose.runner import ENERGY
-from kernelpro.records import Diagnosis, Evidence, Finding
+from kernelpro.records import AccountPart, Bound, Diagnosis, Evidence, Finding
 
 MAX_DIRECTIVES = 5
 """Including those for energy, of which there is at least one if there is a finding."""
@@ -14,6 +17,10 @@ _NEAR_FLOOR = 0.8
 _MAX_NAMES = 6
 _MAX_EVIDENCE = 3
 _MAX_ADVICE = 2
+_MIN_PART, _MAX_PARTS, _MAX_PLACES = 0.03, 7, 2
+"""Of the time account: the least share of a part that has a line of its own, the lines, and places in one."""
+_SUBJECT = {Bound.LAUNCH: "call", Bound.LATENCY: "call"}
+"""What a class describes: the task, or the way it is called."""
 _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 """Units with large values, and how they are written after a prefix."""
 
@@ -21,8 +28,10 @@ _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom."""
     lines = [
-        f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {diagnosis.why}.",
+        f"The {_SUBJECT.get(diagnosis.bound, 'task')} is bound by {diagnosis.bound} "
+        f"(confidence {diagnosis.confidence}): {diagnosis.why}.",
         _distance_to_floor(diagnosis),
+        *account_lines(diagnosis.account),
     ]
     distinct = _first_of_each(diagnosis.findings)
     speed = [f for f in distinct if f.objective == "speed"]
@@ -40,6 +49,26 @@ def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
     if diagnosis.energy:
         lines += ["", *_energy_section(diagnosis, energy, len(directives))]
     return "\n".join(lines)
+
+
+def account_lines(parts: Sequence[AccountPart]) -> list[str]:
+    """The time account, one line a part: `40%  shared memory accesses (kernel.cu:16)`."""
+    total = sum(part.ms for part in parts)
+    if not total:
+        return []
+    kinds = list(dict.fromkeys(part.part for part in parts))
+    by_kind = {kind: [part for part in parts if part.part == kind] for kind in kinds}
+    shares = {kind: sum(part.ms for part in by_kind[kind]) / total for kind in kinds}
+    named = sorted(
+        (kind for kind in kinds if shares[kind] >= _MIN_PART), key=lambda k: (k != "floor", -shares[k])
+    )[:_MAX_PARTS]
+    lines = [f"Where the {total:.4f} ms go:"]
+    for kind in named:
+        places = dict.fromkeys(line for part in by_kind[kind] for line in part.lines)
+        where = f" ({', '.join(list(places)[:_MAX_PLACES])})" if places else ""
+        lines.append(f"- {shares[kind]:4.0%}  {PARTS[kind].title}{where}")
+    rest = 1 - sum(shares[kind] for kind in named)
+    return [*lines, *([f"- {rest:4.0%}  smaller parts"] if rest >= 0.005 else [])]
 
 
 def _distance_to_floor(diagnosis: Diagnosis) -> str:
@@ -96,8 +125,13 @@ def _directive(number: int, finding: Finding) -> list[str]:
     ]
     factor = finding.gain.factor
     gain = f"{factor:.2f}x" if finding.objective == "speed" else f"{1 - 1 / factor:.0%} less energy"
-    lines.append(f"   Expected: up to {gain} ({finding.gain.basis}).")
+    saves = f", {_milliseconds(finding.saves_ms)} of the call" if finding.saves_ms else ""
+    lines.append(f"   Expected: up to {gain}{saves} ({finding.gain.basis}).")
     return lines
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms:.4f} ms" if ms < 10 else f"{ms:.1f} ms"
 
 
 def evidence(item: Evidence) -> str:

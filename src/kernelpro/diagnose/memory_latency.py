@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kernelpro.diagnose.counters import SECTOR
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.hot_code import GLOBAL, MATRIX, HotCode
 from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, sm_count
-from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
-from kernelpro.diagnose.traffic import SECTOR, dram_bandwidth, required_bytes
+from kernelpro.diagnose.pipes import dram_clocks, hot_code
+from kernelpro.diagnose.traffic import dram_bandwidth, required_bytes
 from kernelpro.records import Evidence, InstructionKind
 
 LATENCY = 0.75e-6

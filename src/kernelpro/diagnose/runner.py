@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kernelpro.diagnose import roofline
+from kernelpro.diagnose.account import ACCOUNT_METRICS, Account, make_account
+from kernelpro.diagnose.claims import share_claims, unexplained
 from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, MissingData
 from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.diagnose.track_record import TrackRecord
@@ -59,7 +61,7 @@ def request_all(
 
 
 def _metrics(diagnostics: Iterable[Diagnostic]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(metric for d in diagnostics for metric in d.metrics))
+    return tuple(dict.fromkeys((*ACCOUNT_METRICS, *(metric for d in diagnostics for metric in d.metrics))))
 
 
 def diagnose(
@@ -74,13 +76,14 @@ def diagnose(
     `run_all`: also run diagnostics that the class does not select.
     """
     classification = roofline.classify(profile)
+    account = make_account(profile)
     applicable = _applicable(diagnostics, profile.target, energy)
     selected = applicable if run_all else select(applicable, classification.bound, profile.target, energy)
     findings: list[Finding] = []
     skipped = list(profile.skipped)
     completed = []
     for diagnostic in selected:
-        contexts = _contexts(profile, classification.bound, diagnostic)
+        contexts = _contexts(profile, classification.bound, diagnostic, account)
         new_findings, failures = _run(diagnostic, contexts)
         findings += new_findings
         skipped += failures
@@ -92,15 +95,25 @@ def diagnose(
     for_energy = [d for d in applicable if d.objective == "energy"]
     if energy and (why := _energy_skip_reason(profile, classification.bound, for_energy, completed)):
         skipped.append(Skipped(ENERGY, why))
+    ranked = _rank(findings, {d.name: d for d in selected}, profile, record or TrackRecord())
     return Diagnosis(
         classification.bound,
         classification.confidence,
         classification.why,
         roofline.position(profile),
-        tuple(_rank(findings, {d.name: d for d in selected}, profile, record or TrackRecord())),
+        tuple(_with_unexplained(ranked, profile, account)),
         tuple(dict.fromkeys(skipped)),
         energy,
+        account.parts,
     )
+
+
+def _with_unexplained(ranked: list[Finding], profile: Profile, account: Account) -> list[Finding]:
+    """The findings with times that add up; after the causes, one about time that none of them explains."""
+    shared, left = share_claims(ranked, account)
+    rest = unexplained(profile, account, left, any(f.objective == "speed" and f.claims for f in ranked))
+    causes = sum(finding.objective == "speed" and not finding.explained_by for finding in shared)
+    return [*shared[:causes], rest, *shared[causes:]] if rest else shared
 
 
 def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:
@@ -141,10 +154,12 @@ def _energy_skip_reason(
     return f"{missing} of {len(for_energy)} did not run: {why}"
 
 
-def _contexts(profile: Profile, bound: Bound, diagnostic: Diagnostic) -> list[DiagnosticContext]:
+def _contexts(
+    profile: Profile, bound: Bound, diagnostic: Diagnostic, account: Account
+) -> list[DiagnosticContext]:
     if diagnostic.level == "system" or profile.target == "cpu":
-        return [DiagnosticContext(profile, bound)]
-    return [DiagnosticContext(profile, bound, k) for k in profile.kernels if k.share >= _MIN_SHARE]
+        return [DiagnosticContext(profile, bound, account=account)]
+    return [DiagnosticContext(profile, bound, k, account) for k in profile.kernels if k.share >= _MIN_SHARE]
 
 
 def _rank(

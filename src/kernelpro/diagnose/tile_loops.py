@@ -7,8 +7,8 @@ import math
 
 from kernelpro.diagnose.counters import stall_metrics
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
+from kernelpro.diagnose.hot_code import MATRIX, HotCode
 from kernelpro.diagnose.occupancy import kernel_occupancy
-from kernelpro.diagnose.pipes import MATRIX, HotCode
 from kernelpro.records import InstructionKind, KernelLoop
 
 REASONS = ("long_scoreboard", "barrier")

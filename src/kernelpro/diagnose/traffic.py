@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from kernelpro.diagnose.counters import ATTAINABLE, DRAM_THROUGHPUT
+from kernelpro.diagnose.counters import ATTAINABLE, DRAM_READ, DRAM_THROUGHPUT, DRAM_WRITTEN, SECTOR
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import Kernel
 
-SECTOR = 32
-"""Bytes: the granularity of transfers between L1, L2 and DRAM."""
 SCATTERED = 17
 """Sectors per request: coalesced 4-byte accesses need 4, 16-byte accesses 16; 32 is one sector per thread."""
 STRIDED = 4.0
@@ -19,10 +17,8 @@ STRIDED = 4.0
 up to eight."""
 FEW_BYTES = 7.5
 """Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
-DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 L1_STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
-LOADED_BYTES_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 Kind = Literal["loads", "stores"]

@@ -4,6 +4,7 @@ Standard library only: the lab reads and writes them on hosts that have only Pyt
 """
 
 from kernelpro.records import folders
+from kernelpro.records.account import AccountPart, PartKind
 from kernelpro.records.base import BadInput, InternalError, Record, digest
 from kernelpro.records.cpu_profile import CpuLoop, CpuProfile, CpuRun
 from kernelpro.records.energy import Energy, EnergyWindow, Objective
@@ -81,6 +82,7 @@ from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
 __all__ = [
     "BASELINES",
     "TRIPWIRES",
+    "AccountPart",
     "Action",
     "BadInput",
     "BaselineSeed",
@@ -128,6 +130,7 @@ __all__ = [
     "Objective",
     "Options",
     "Outcome",
+    "PartKind",
     "Point",
     "PowerReadings",
     "Precision",

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from kernelpro.records.account import AccountPart, PartKind
 from kernelpro.records.base import Record
 from kernelpro.records.cpu_profile import CpuProfile
 from kernelpro.records.judging import Target
@@ -301,6 +302,11 @@ class Finding(Record):
     """The diagnostic whose finding is the root cause of this one."""
     objective: FindingObjective = "speed"
     """The unit of the gain: speed, or energy at the same speed."""
+    claims: tuple[PartKind, ...] = ()
+    """Parts of the time account that the remedy removes."""
+    saves_ms: float = 0.0
+    """What the remedy removes of a call's time once the findings before this one are fixed: these times add
+    up."""
 
 
 @dataclass(frozen=True)
@@ -349,3 +355,5 @@ class Diagnosis(Record):
     skipped: tuple[Skipped, ...] = ()
     energy: bool = False
     """Whether the energy diagnostics ran."""
+    account: tuple[AccountPart, ...] = ()
+    """The parts of a call's time; they add up to the measured time. The floor first, then by size."""

@@ -96,4 +96,12 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(ATOMS, REDUCTIONS, BUSIEST_SLICE, *stall_metrics(*_STALLS)),
     sample_lines=True,
+    claims=(
+        "atomics",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+        "waiting_for_shared_memory",
+        "waiting_for_stores",
+        "waiting_at_barriers",
+    ),
 )

@@ -89,4 +89,8 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(CONFLICTS, WAVEFRONTS, UTILIZATION, *stall_metrics(*_STALLS)),
     sample_lines=True,
+    claims=(
+        "bank_conflicts",
+        "waiting_for_shared_memory",
+    ),
 )

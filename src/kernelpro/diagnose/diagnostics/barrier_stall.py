@@ -6,8 +6,8 @@ import math
 
 from kernelpro.diagnose.counters import ATTAINABLE, DRAM_THROUGHPUT, FROM_CODE, KERNEL_BOUNDS, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
-from kernelpro.diagnose.pipes import MATRIX
-from kernelpro.records import Evidence, KernelLoop
+from kernelpro.diagnose.hot_code import MATRIX
+from kernelpro.records import Evidence, KernelLoop, PartKind
 
 SHARE = 0.25
 """Of warp cycles: a healthy row-wise softmax with two block reductions spends 19 %."""
@@ -18,6 +18,11 @@ TREE = 12
 """Instructions per barrier in an innermost loop, below which only the exchange lies between barriers: a
 level of a tree reduction has two loads, an addition, a store and their addresses. The exchange disappears
 with the barriers."""
+_EXCHANGE: tuple[PartKind, ...] = (
+    *("synchronization", "exchange", "shared_memory", "inactive_lanes"),
+    *("waiting_at_barriers", "waiting_for_shared_memory"),
+)
+"""Parts of the time account that a tree reduction consists of."""
 DENSE = 30
 """Instructions per barrier in an innermost loop, below which the loop is suspicious without counters."""
 _UNPROVEN_GAIN = 0.07
@@ -34,8 +39,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if not context.has_counters:
         return _from_code(context, loop, distance)
     share = context.stall_share("barrier")
-    if share < SHARE or _waits_for_wgmma(context):
+    if _waits_for_wgmma(context):
         return None
+    if share < SHARE:
+        return _busy_exchange(context, distance)
     exchange = context.stall_share("short_scoreboard", "mio_throttle") if distance < TREE else 0.0
     # Shared memory that is saturated by that exchange does not limit the gain; only DRAM does.
     headroom = (
@@ -62,6 +69,26 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause=cause,
         saved_share=saved,
         basis=f"{basis}, until a unit saturates",
+        where=context.hottest_line("barrier") or context.line_of("barrier"),
+        advice=_advice(distance),
+    )
+
+
+def _busy_exchange(context: DiagnosticContext, distance: float) -> Match | None:
+    """A tree reduction whose warps keep the SM busy with the exchange instead of stalling at barriers."""
+    busy = context.part_share(*_EXCHANGE)
+    if distance >= TREE or busy < SHARE:
+        return None
+    return Match(
+        evidence=(
+            Evidence("instructions per barrier in the loop", round(distance), TREE),
+            percent("time of barriers and of the exchange between them", busy, SHARE),
+            percent("warp cycles stalled at barriers", context.stall_share("barrier")),
+        ),
+        cause=f"a barrier every {distance:.0f} instructions: {busy:.0%} of the time is barriers and the "
+        "exchange through shared memory between them",
+        saved_share=AVOIDABLE * busy,
+        basis=f"{AVOIDABLE:.0%} of the {busy:.0%} of the time in barriers and the exchange",
         where=context.hottest_line("barrier") or context.line_of("barrier"),
         advice=_advice(distance),
     )
@@ -118,7 +145,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"warps stall {SHARE:.0%} of their cycles at barriers, and no unit is saturated, except shared "
-    f"memory in a loop with a barrier every {TREE} instructions; without counters, a suspicion: an innermost "
+    f"memory in a loop with a barrier every {TREE} instructions; or such a loop, and {SHARE:.0%} of the time "
+    "in barriers and the exchange between them; without counters, a suspicion: an innermost "
     f"loop with a barrier every {DENSE} instructions",
     remedy="fewer barriers: warp-level reductions, larger steps, double buffering",
     gain_basis=f"{AVOIDABLE:.0%} of the stalls at barriers (and in the exchange between them), until a unit "
@@ -127,4 +155,14 @@ DIAGNOSTIC = Diagnostic(
     metrics=(DRAM_THROUGHPUT, *stall_metrics("barrier", "short_scoreboard", "mio_throttle")),
     sample_lines=True,
     symptom_of=("bank_conflicts", "spills", "divergence", "missing_async_copy", "serialized_wgmma"),
+    claims=(
+        "waiting_at_barriers",
+        "synchronization",
+        "exchange",
+        "shared_memory",
+        "inactive_lanes",
+        "waiting_for_shared_memory",
+        "control_flow",
+        "integer_instructions",
+    ),
 )

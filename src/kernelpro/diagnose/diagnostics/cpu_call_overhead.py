@@ -84,4 +84,8 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"at least {MIN_SHARE:.0%} of the samples are in the interpreter and its extension modules",
     remedy="one native call for all the work; less Python around it and no more threads than help",
     gain_basis="all time outside native code; without native code, the interpreter's",
+    claims=(
+        "host",
+        "torch_operators",
+    ),
 )

@@ -51,4 +51,8 @@ DIAGNOSTIC = Diagnostic(
     trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers",
     remedy="partial sums, by hand or with #pragma omp simd reduction",
     gain_basis="the loops' share of the time, divided by the floats per vector",
+    claims=(
+        "dependency_chains",
+        "scalar_code",
+    ),
 )

@@ -56,4 +56,5 @@ DIAGNOSTIC = Diagnostic(
     trigger="loops with at least a tenth of the time divide by a loop-invariant register, or divide integers",
     remedy="multiply by a precomputed reciprocal; nested loops instead of remainders",
     gain_basis="the divisions' share of the loop, by their cost in instructions",
+    claims=("divisions", "vector_code", "scalar_code"),
 )

@@ -55,4 +55,5 @@ DIAGNOSTIC = Diagnostic(
         "write float literals (0.5f), call std:: functions on floats, declare intermediates float",
         "where digits matter, keep a double total outside the innermost loop, over partial sums in float",
     ),
+    claims=("double_precision", "math_functions", "scalar_code", "vector_code"),
 )

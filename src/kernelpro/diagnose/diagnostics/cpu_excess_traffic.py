@@ -54,4 +54,10 @@ DIAGNOSTIC = Diagnostic(
         "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
         "keep intermediates in registers or in a small buffer per thread",
     ),
+    claims=(
+        "torch_operators",
+        "vector_code",
+        "scalar_code",
+        "native_code",
+    ),
 )

@@ -65,4 +65,12 @@ DIAGNOSTIC = Diagnostic(
         "use reduction(+ : sum) in OpenMP for single values and arrays",
         "where one array must hold all threads' parts, pad them to 64 bytes: part[thread][index]",
     ),
+    claims=(
+        "scalar_code",
+        "vector_code",
+        "native_code",
+        "dependency_chains",
+        "double_precision",
+        "idle_cores",
+    ),
 )

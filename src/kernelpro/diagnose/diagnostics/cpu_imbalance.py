@@ -50,4 +50,5 @@ DIAGNOSTIC = Diagnostic(
         "use collapse(2) where the outer loop has few iterations",
     ),
     symptom_of=("cpu_call_overhead", "cpu_excess_traffic"),
+    claims=("idle_cores",),
 )

@@ -42,4 +42,5 @@ DIAGNOSTIC = Diagnostic(
     trigger="a hot loop calls a scalar libm function, and calls and loop take at least a tenth of the time",
     remedy="an inline polynomial that vectorizes, or fewer calls",
     gain_basis="the time of the calls and of their loops, divided by the floats per vector",
+    claims=("math_functions", "native_code"),
 )

@@ -44,4 +44,9 @@ DIAGNOSTIC = Diagnostic(
         "not",
     ),
     bounds=frozenset({Bound.MEMORY, Bound.MIXED}),
+    claims=(
+        "vector_code",
+        "native_code",
+        "scalar_code",
+    ),
 )

@@ -52,4 +52,5 @@ DIAGNOSTIC = Diagnostic(
         "allocate scratch memory once (a buffer of the module, a static vector) and reuse it",
         "stay below 32 MiB per block: glibc returns larger blocks to the system and reuses smaller ones",
     ),
+    claims=("operating_system",),
 )

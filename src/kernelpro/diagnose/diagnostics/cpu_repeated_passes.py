@@ -90,4 +90,8 @@ DIAGNOSTIC = Diagnostic(
     remedy="fewer loops over a row, and the next row prefetched during the last of them",
     gain_basis="a third of the time beside the longest of the loops",
     bounds=_BOUNDS,
+    claims=(
+        "vector_code",
+        "native_code",
+    ),
 )

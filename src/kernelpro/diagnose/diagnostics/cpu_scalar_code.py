@@ -63,4 +63,5 @@ DIAGNOSTIC = Diagnostic(
         "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",
     ),
     symptom_of=("cpu_math_calls", "cpu_dependency_chain", "cpu_strided_access", "cpu_double_precision"),
+    claims=("scalar_code",),
 )

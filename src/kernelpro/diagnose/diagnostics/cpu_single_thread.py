@@ -46,4 +46,5 @@ DIAGNOSTIC = Diagnostic(
         "put #pragma omp parallel for schedule(static) over the outermost loop of independent rows",
         "where there is only one long row, split it and combine the parts at the end",
     ),
+    claims=("idle_cores",),
 )

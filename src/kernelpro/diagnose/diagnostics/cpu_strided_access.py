@@ -58,4 +58,5 @@ DIAGNOSTIC = Diagnostic(
         "work in tiles (32 x 32) through a small buffer where one side must be transposed",
         "pack the strided operand once into a contiguous buffer where it is used many times",
     ),
+    claims=("strided_access",),
 )

@@ -63,4 +63,12 @@ DIAGNOSTIC = Diagnostic(
         "registers or cache",
         "fuse element-wise steps into the loop of the neighboring product or reduction",
     ),
+    claims=(
+        "torch_operators",
+        "host",
+        "operating_system",
+        "vector_code",
+        "native_code",
+        "scalar_code",
+    ),
 )

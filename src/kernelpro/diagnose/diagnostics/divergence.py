@@ -60,4 +60,10 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(ACTIVE, PREDICATED_ON),
     symptom_of=("double_precision", "spills"),
+    claims=(
+        "inactive_lanes",
+        "control_flow",
+        "waiting_for_results",
+        "waiting_for_instructions",
+    ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.pipes import STRAY_DOUBLES, hot_code, time_saved
+from kernelpro.diagnose.hot_code import STRAY_DOUBLES
+from kernelpro.diagnose.pipes import hot_code, time_saved
 from kernelpro.records import Evidence, InstructionKind
 
 FP64 = "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active"
@@ -53,4 +54,15 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="busiest pipe with and without FP64 and its conversions, or the FP64 pipe utilization times "
     "what FP32 saves of it",
     metrics=(FP64,),
+    claims=(
+        "double_precision",
+        "conversions",
+        "inactive_lanes",
+        "integer_instructions",
+        "waiting_for_pipes",
+        "waiting_for_results",
+        "waiting_for_shared_memory",
+        "arithmetic",
+        "control_flow",
+    ),
 )

@@ -8,7 +8,8 @@ import re
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.energy_model import METRICS, energy_saved
-from kernelpro.diagnose.pipes import MATRIX, STRAY_DOUBLES, HotCode, hot_code
+from kernelpro.diagnose.hot_code import MATRIX, STRAY_DOUBLES, HotCode
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence, InstructionKind
 
 CHEAP = 8

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.energy_model import METRICS, EnergyBreakdown, energy_breakdown, warp_instructions
-from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code
+from kernelpro.diagnose.hot_code import MATRIX, HotCode
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence
 
 PREDICATED_ON = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kernelpro.diagnose.counters import KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.energy_model import METRICS, energy_breakdown
-from kernelpro.diagnose.pipes import MATRIX, hot_code
+from kernelpro.diagnose.hot_code import MATRIX
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence
 
 MIN_FMA_SHARE = 0.3

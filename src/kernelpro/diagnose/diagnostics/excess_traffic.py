@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import DRAM_THROUGHPUT, KERNEL_BOUNDS
+from kernelpro.diagnose.counters import DRAM_READ, DRAM_THROUGHPUT, DRAM_WRITTEN, KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.memory_latency import SUSPICIOUS, UNPROVEN_GAIN, unexplained_slowdown
-from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, excess_traffic
+from kernelpro.diagnose.traffic import excess_traffic
 from kernelpro.records import Evidence
 
 FACTOR = 1.3
@@ -87,5 +87,11 @@ DIAGNOSTIC = Diagnostic(
         "spills",
         "needless_copies",
         "unfused_chain",
+    ),
+    claims=(
+        "dram_traffic",
+        "cache_traffic",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
     ),
 )

@@ -62,4 +62,8 @@ DIAGNOSTIC = Diagnostic(
     remedy="host work out of forward, reused buffers, CUDA graphs",
     gain_basis="idle time beyond what launches explain",
     symptom_of=("host_sync", "launch_overhead", "needless_copies"),
+    claims=(
+        "gaps",
+        "host",
+    ),
 )

@@ -52,4 +52,8 @@ DIAGNOSTIC = Diagnostic(
         "remove torch.cuda.synchronize() from forward: work on one stream is already ordered",
         "where the host needs a value, read it back once at the end",
     ),
+    claims=(
+        "gaps",
+        "host",
+    ),
 )

@@ -59,4 +59,5 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="half of the distance to the floor, by Amdahl's law; never high severity, since it names no "
     "defect",
     symptom_of=(ANY, "launch_overhead", "host_sync", "host_gaps", "unfused_chain", "needless_copies"),
+    claims=(),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.pipes import GLOBAL, MATRIX, hot_code, time_saved
+from kernelpro.diagnose.hot_code import GLOBAL, MATRIX, TINY_BITS, HotCode
+from kernelpro.diagnose.pipes import hot_code, time_saved
 from kernelpro.records import Evidence, InstructionKind
 
 ALU = "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active"
@@ -24,6 +25,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if hot.count(*MATRIX, "tma") or integers <= USUAL * useful:
         return None
     divides = min(hot.count("special"), hot.count("convert")) > 0 or hot.count("call") > 0
+    if not divides and _has_tiny_accesses(hot):
+        return None  # narrow_access: wider accesses share the addresses
     surplus = 1 - useful / integers
     removed = {kind: surplus * hot.count(kind) for kind in _ADDRESSING}
     share = time_saved(context, hot, removed)
@@ -42,6 +45,12 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         "are busier than memory",
         where=context.line_of("alu"),
     )
+
+
+def _has_tiny_accesses(hot: HotCode) -> bool:
+    widths = [(int(bits), n) for kind in GLOBAL for bits, n in hot.widths.get(kind, {}).items()]
+    accesses = sum(n for _, n in widths)
+    return accesses > 0 and sum(bits * n for bits, n in widths) / accesses <= TINY_BITS
 
 
 DIAGNOSTIC = Diagnostic(
@@ -67,5 +76,13 @@ DIAGNOSTIC = Diagnostic(
         "divergence",
         "missing_reuse",
         "uncoalesced_access",
+    ),
+    claims=(
+        "integer_instructions",
+        "control_flow",
+        "special_functions",
+        "conversions",
+        "inactive_lanes",
+        "waiting_for_results",
     ),
 )

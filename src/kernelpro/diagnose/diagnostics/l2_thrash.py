@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import DRAM_THROUGHPUT, KERNEL_BOUNDS
+from kernelpro.diagnose.counters import DRAM_READ, DRAM_THROUGHPUT, DRAM_WRITTEN, KERNEL_BOUNDS, SECTOR
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
-from kernelpro.diagnose.traffic import DRAM_READ, DRAM_WRITTEN, L2_READ, SECTOR, excess_traffic
+from kernelpro.diagnose.traffic import L2_READ, excess_traffic
 from kernelpro.records import Evidence
 
 HIT_RATE = "lts__t_sector_op_read_hit_rate.pct"
@@ -61,4 +61,9 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN, L2_READ, HIT_RATE),
     symptom_of=("uncoalesced_access", "sector_waste", "missing_reuse", "spills"),
+    claims=(
+        "dram_traffic",
+        "cache_traffic",
+        "waiting_for_memory",
+    ),
 )

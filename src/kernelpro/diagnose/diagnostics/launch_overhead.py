@@ -45,4 +45,8 @@ DIAGNOSTIC = Diagnostic(
         "capture the sequence in a CUDA graph: about 1 us per kernel instead of 5 to 10",
     ),
     symptom_of=("host_sync",),
+    claims=(
+        "gaps",
+        "host",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import WAITING_PARTS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.occupancy import (
     Occupancy,
@@ -101,4 +102,5 @@ DIAGNOSTIC = Diagnostic(
         "split long reductions over several blocks (split-K, two stages, or one atomic per block)",
         "use more threads per item; where the work is small, fuse it with a neighbor or batch it",
     ),
+    claims=("idle_sms", *WAITING_PARTS),
 )

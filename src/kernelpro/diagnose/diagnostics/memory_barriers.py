@@ -66,4 +66,9 @@ DIAGNOSTIC = Diagnostic(
         "full fence",
     ),
     metrics=stall_metrics("membar"),
+    claims=(
+        "waiting_at_fences",
+        "synchronization",
+        "waiting_for_memory",
+    ),
 )

@@ -67,4 +67,12 @@ DIAGNOSTIC = Diagnostic(
         "low_parallelism",
         "spills",
     ),
+    claims=(
+        "waiting_for_memory",
+        "waiting_at_barriers",
+        "waiting_for_shared_memory",
+        "waiting_for_results",
+        "cache_traffic",
+        "shared_memory",
+    ),
 )

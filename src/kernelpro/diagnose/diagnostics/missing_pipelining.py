@@ -107,4 +107,11 @@ DIAGNOSTIC = Diagnostic(
         "spills",
         "tail_effect",
     ),
+    claims=(
+        "waiting_for_memory",
+        "waiting_at_barriers",
+        "waiting_for_shared_memory",
+        "waiting_for_results",
+        "waiting_for_pipes",
+    ),
 )

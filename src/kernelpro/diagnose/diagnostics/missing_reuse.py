@@ -12,13 +12,16 @@ from kernelpro.diagnose.counters import (
     DRAM_THROUGHPUT,
     FROM_CODE,
     KERNEL_BOUNDS,
+    LOADED_BYTES_USED,
     MEMORY_THROUGHPUT,
+    SECTOR,
     SM_THROUGHPUT,
     stall_metrics,
 )
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
-from kernelpro.diagnose.pipes import MATRIX, HotCode, hot_code, time_saved
-from kernelpro.diagnose.traffic import L1_LOADED, L2_READ, LOADED_BYTES_USED, SECTOR, required_bytes
+from kernelpro.diagnose.hot_code import MATRIX, HotCode
+from kernelpro.diagnose.pipes import hot_code, time_saved
+from kernelpro.diagnose.traffic import L1_LOADED, L2_READ, required_bytes
 from kernelpro.records import Evidence, InstructionKind
 
 INTENSITY = 20.0
@@ -191,4 +194,12 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(L1_LOADED, L2_READ, LOADED_BYTES_USED, *stall_metrics(*_STALLS)),
     symptom_of=("uncoalesced_access",),
+    claims=(
+        "cache_traffic",
+        "wasted_sectors",
+        "memory_instructions",
+        "integer_instructions",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+    ),
 )

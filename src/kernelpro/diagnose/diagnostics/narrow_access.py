@@ -5,16 +5,17 @@ from __future__ import annotations
 from kernelpro.diagnose.counters import (
     ATTAINABLE,
     DRAM_THROUGHPUT,
+    LOADED_BYTES_USED,
     MEMORY_THROUGHPUT,
     SM_THROUGHPUT,
     WARP_CYCLES,
     stall_metrics,
 )
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.diagnose.hot_code import GLOBAL, MATRIX, TINY_BITS, HotCode
 from kernelpro.diagnose.memory_latency import bandwidth_share, bytes_in_flight, required_bytes_in_flight
-from kernelpro.diagnose.pipes import GLOBAL, MATRIX, HotCode, dram_clocks, hot_code
-from kernelpro.diagnose.traffic import LOADED_BYTES_USED
-from kernelpro.records import Bound, Evidence
+from kernelpro.diagnose.pipes import dram_clocks, hot_code
+from kernelpro.records import Bound, Evidence, PartKind
 
 _STALLS = ("long_scoreboard", "lg_throttle")
 WIDEST = 128
@@ -26,6 +27,12 @@ HEALTHY = 0.85
 """Share of the peak bandwidth from which nothing is missing."""
 _MIN_STALLED = 0.3
 """Share of warp cycles stalled on global memory: bytes in flight limit only kernels that wait for them."""
+_PER_ACCESS: tuple[PartKind, ...] = (
+    *("integer_instructions", "memory_instructions", "control_flow", "conversions", "cache_traffic"),
+    *("wasted_sectors", "waiting_for_memory_queue", "instructions"),
+)
+"""Parts of the time account that grow with the number of accesses."""
+_MIN_SAVED = 0.1
 _COALESCED = 28
 """Bytes used of each 32-byte sector: below, the accesses are scattered, and width is not the problem."""
 
@@ -35,14 +42,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     widths = [(int(bits), n) for kind in GLOBAL for bits, n in hot.widths.get(kind, {}).items()]
     moved = sum(width * n for width, n in widths)
     narrow = sum(width * n for width, n in widths if width < WIDEST)
-    if (
-        not moved
-        or narrow < moved / 2
-        or hot.count(*MATRIX, "tma", "async_copy", "atomic", "local_load")
-        or _is_limited_otherwise(context, hot)
-    ):
+    if not moved or narrow < moved / 2 or hot.count(*MATRIX, "tma", "async_copy", "atomic", "local_load"):
         return None
     mean = moved / sum(n for _, n in widths)
+    if mean <= TINY_BITS and context.has_counters and (match := _too_many_instructions(context, mean)):
+        return match
+    if _is_limited_otherwise(context, hot):
+        return None
     required, in_flight = required_bytes_in_flight(context), bytes_in_flight(context, hot)
     measured = _measured_bandwidth_share(context)
     now = min(HEALTHY, in_flight / required) if measured is None else measured
@@ -60,6 +66,26 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         saved_share=min(1 - now / after, _stalled(context)) * (_UNPROVEN if measured is None else 1.0),
         basis=f"bytes in flight grow {WIDEST / mean:.1f}x; by Little's law the bandwidth goes from {now:.0%} "
         f"to {after:.0%} of the peak",
+        where=context.line_of("global_load", "global_store"),
+    )
+
+
+def _too_many_instructions(context: DiagnosticContext, mean: float) -> Match | None:
+    """Accesses of one or two bytes: each has its own address and test, which wider accesses share."""
+    used = context.metric_or_none(LOADED_BYTES_USED)
+    overhead = context.part_share(*_PER_ACCESS)
+    saved = overhead * (1 - mean / WIDEST)
+    if saved < _MIN_SAVED or (used is not None and used < _COALESCED / 2):
+        return None
+    return Match(
+        evidence=(
+            Evidence("bits per access of a thread", round(mean), WIDEST, "bits"),
+            percent("time of addresses, tests and accesses", overhead),
+        ),
+        cause=f"a thread moves {mean:.0f} bits per access, and each access has its own address and test: "
+        f"{overhead:.0%} of the time",
+        saved_share=saved,
+        basis=f"accesses of {WIDEST} bits need {mean / WIDEST:.0%} of these instructions",
         where=context.line_of("global_load", "global_store"),
     )
 
@@ -92,7 +118,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight than latency x "
-    f"bandwidth, less than {HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory",
+    f"bandwidth, less than {HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory; or "
+    f"accesses of at most {TINY_BITS} bits, whose addresses and tests take the time",
     remedy="128-bit accesses, several independent ones per thread",
     gain_basis="Little's law: bandwidth grows with the bytes in flight, up to what good kernels reach",
     advice=(
@@ -117,5 +144,14 @@ DIAGNOSTIC = Diagnostic(
         "double_precision",
         "integer_arithmetic",
         "special_functions",
+    ),
+    claims=(
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+        "memory_instructions",
+        "integer_instructions",
+        "control_flow",
+        "conversions",
+        "cache_traffic",
     ),
 )

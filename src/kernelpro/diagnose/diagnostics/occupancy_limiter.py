@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import WAITING_PARTS
 from kernelpro.diagnose.counters import ISSUE_ACTIVE
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, latency_hiding_gain, shared_bytes
@@ -65,4 +66,5 @@ DIAGNOSTIC = Diagnostic(
     "15 % without counters",
     metrics=(ISSUE_ACTIVE,),
     symptom_of=("low_parallelism",),
+    claims=WAITING_PARTS,
 )

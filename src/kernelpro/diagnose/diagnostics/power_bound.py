@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import WAITING_PARTS
 from kernelpro.diagnose.diagnostic import MEDIUM, Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
@@ -56,4 +57,5 @@ DIAGNOSTIC = Diagnostic(
         "halves",
         "compare candidates at the same power: a short measurement on a cool device flatters",
     ),
+    claims=("matrix_instructions", "arithmetic", *WAITING_PARTS),
 )

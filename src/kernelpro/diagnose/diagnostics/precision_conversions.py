@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.counters import XU
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.pipes import XU, hot_code, surplus_conversions, time_saved
+from kernelpro.diagnose.pipes import hot_code, surplus_conversions, time_saved
 from kernelpro.records import Evidence
 
 USUAL = 0.15
@@ -53,4 +54,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     metrics=(XU,),
     symptom_of=("double_precision", "integer_arithmetic", "special_functions"),
+    claims=(
+        "conversions",
+        "integer_instructions",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import WAITING_PARTS
 from kernelpro.diagnose.counters import ISSUE_ACTIVE
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.occupancy import LOW, kernel_occupancy, latency_hiding_gain, registers_per_thread
@@ -46,4 +47,5 @@ DIAGNOSTIC = Diagnostic(
     ),
     metrics=(ISSUE_ACTIVE,),
     symptom_of=("low_parallelism",),
+    claims=("spills", "cache_traffic", *WAITING_PARTS),
 )

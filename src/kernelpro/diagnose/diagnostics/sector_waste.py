@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, stall_metrics
+from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, SECTOR, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.memory_latency import SUSPICIOUS, suspect_sector_waste
-from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, wasted_sectors
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, STRIDED, wasted_sectors
 from kernelpro.records import Evidence
 
 WASTE = 0.2
@@ -59,4 +59,11 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(*ACCESS_METRICS, *stall_metrics(*_STALLS)),
     sample_lines=True,
+    claims=(
+        "wasted_sectors",
+        "dram_traffic",
+        "cache_traffic",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+    ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from kernelpro.diagnose.counters import TENSOR
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.kernel_names import plain_name
-from kernelpro.diagnose.pipes import TENSOR
 from kernelpro.records import Bound, Evidence
 
 _WARNING = re.compile(
@@ -71,4 +71,10 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
+    claims=(
+        "waiting_at_barriers",
+        "waiting_for_results",
+        "waiting_for_memory",
+        "matrix_instructions",
+    ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.counters import TENSOR
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
-from kernelpro.diagnose.pipes import TENSOR, hot_code
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Bound, Evidence
 
 _RELATIVE_RATE = 0.62
@@ -60,4 +61,13 @@ DIAGNOSTIC = Diagnostic(
     "disappear as well",
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
+    claims=(
+        "matrix_instructions",
+        "cache_traffic",
+        "shared_memory",
+        "exchange",
+        "waiting_for_pipes",
+        "waiting_for_results",
+        "waiting_for_shared_memory",
+    ),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from kernelpro.diagnose.counters import XU
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
-from kernelpro.diagnose.pipes import MATRIX, XU, hot_code, time_saved
+from kernelpro.diagnose.hot_code import MATRIX
+from kernelpro.diagnose.pipes import hot_code, time_saved
 from kernelpro.records import Evidence, InstructionKind
 
 _MIN_SAVED = 0.05
@@ -88,4 +90,12 @@ DIAGNOSTIC = Diagnostic(
     "traffic",
     metrics=(XU,),
     symptom_of=("double_precision", "spills", "divergence"),
+    claims=(
+        "special_functions",
+        "conversions",
+        "arithmetic",
+        "integer_instructions",
+        "waiting_for_shared_memory",
+        "waiting_for_pipes",
+    ),
 )

@@ -7,8 +7,9 @@ import math
 
 from kernelpro.diagnose.counters import ATTAINABLE, MEMORY_THROUGHPUT
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
+from kernelpro.diagnose.hot_code import HotCode
 from kernelpro.diagnose.occupancy import kernel_occupancy, registers_per_thread, shared_bytes
-from kernelpro.diagnose.pipes import HotCode, dram_bytes_per_clock, dram_clocks, hot_code
+from kernelpro.diagnose.pipes import dram_bytes_per_clock, dram_clocks, hot_code
 from kernelpro.diagnose.traffic import required_bytes
 from kernelpro.records import Evidence, InstructionKind
 
@@ -106,4 +107,11 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="share of local requests times the share of the time that memory takes; without counters, the "
     "code with and without them, at the rate of the level they spill to",
     metrics=(*REQUESTS["local"], *REQUESTS["global"]),
+    claims=(
+        "spills",
+        "dram_traffic",
+        "cache_traffic",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+    ),
 )

@@ -70,4 +70,5 @@ DIAGNOSTIC = Diagnostic(
     remedy="a grid that fits the device, smaller blocks, or a persistent kernel",
     gain_basis="SM idle time; where blocks are latency-bound, also the empty slots: (ceil(w) - w) / ceil(w)",
     metrics=(ELAPSED, ACTIVE),
+    claims=("idle_sms",),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.counters import TENSOR
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
-from kernelpro.diagnose.pipes import MATRIX, TENSOR, hot_code
+from kernelpro.diagnose.hot_code import MATRIX
+from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Bound, Evidence
 
 _UNITS = ("tf32", "bf16", "fp16")
@@ -70,4 +72,18 @@ DIAGNOSTIC = Diagnostic(
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
     symptom_of=("missing_reuse", "double_precision"),
+    claims=(
+        "arithmetic",
+        "cache_traffic",
+        "shared_memory",
+        "bank_conflicts",
+        "exchange",
+        "integer_instructions",
+        "waiting_for_memory",
+        "waiting_at_barriers",
+        "waiting_for_shared_memory",
+        "waiting_for_results",
+        "memory_instructions",
+        "wasted_sectors",
+    ),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, stall_metrics
+from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, SECTOR, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.memory_latency import suspect_sector_waste
-from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, SECTOR, STRIDED, wasted_sectors
+from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, STRIDED, wasted_sectors
 from kernelpro.records import Evidence
 
 _STALLS = ("long_scoreboard", "lg_throttle")
@@ -60,4 +60,11 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(*ACCESS_METRICS, *stall_metrics(*_STALLS)),
     sample_lines=True,
+    claims=(
+        "wasted_sectors",
+        "dram_traffic",
+        "cache_traffic",
+        "waiting_for_memory",
+        "waiting_for_memory_queue",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import WAITING_PARTS
 from kernelpro.diagnose.counters import KERNEL_BOUNDS, stall_metrics
 from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.stall_reasons import REASONS
@@ -46,4 +47,5 @@ DIAGNOSTIC = Diagnostic(
     metrics=stall_metrics(*REASONS),
     sample_lines=True,
     symptom_of=(ANY,),
+    claims=WAITING_PARTS,
 )

@@ -1,0 +1,95 @@
+"""The time account of a call on the CPU.
+
+Samples of the program counter divide the time into interpreter, torch operators, the operating system and the
+candidate's native code, and native code into innermost loops. A loop's time belongs to the first problem that
+its machine code shows. Cores that idle while native code runs are a part of their own. The floor is
+taken from the parts that do the task's work, in proportion.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from kernelpro.records import CpuLoop, CpuProfile, PartKind, Profile
+
+Parts = defaultdict[PartKind, float]
+_NO_WORK: tuple[PartKind, ...] = ("host", "operating_system", "idle_cores")
+"""Parts that do nothing of what the task needs."""
+_WIDE_CHAIN = 4
+"""Independent sums that hide the latency of an addition."""
+
+
+def call_parts(profile: Profile, cpu: CpuProfile) -> Parts:
+    """The parts of a call, in milliseconds."""
+    parts = _sampled(profile.time_ms, cpu) if cpu.sampled else _observed(profile.time_ms, cpu)
+    working = {part: ms for part, ms in parts.items() if part not in _NO_WORK}
+    total = sum(working.values())
+    floor = min(profile.floor_ms, total)
+    for part, ms in working.items():
+        parts[part] -= floor * ms / total if total else 0.0
+    parts["floor"] = floor
+    return parts
+
+
+def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
+    shares, run = cpu.shares, cpu.dynamic
+    parts: Parts = defaultdict(float)
+    if run.cpu_ms and run.system_ms:
+        parts["operating_system"] = call_ms * min(1.0, run.system_ms / run.cpu_ms)
+    rest = call_ms - parts["operating_system"]
+    total = shares.native + shares.math + shares.torch + shares.memory + shares.host
+    scale = rest / total if total else 0.0
+    parts["host"] = scale * shares.host if total else rest
+    parts["torch_operators"] = scale * (shares.torch + shares.memory)
+    native = scale * (shares.native + shares.math)
+    effective = min(float(cpu.cores), run.effective_threads or float(cpu.cores))
+    parts["idle_cores"] = native * (1 - effective / cpu.cores)
+    _divide_native(parts, native - parts["idle_cores"], cpu)
+    return parts
+
+
+def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:
+    """Add the time of native code, by the problem of each innermost loop."""
+    shares = defaultdict[PartKind, float](float, {"math_functions": cpu.shares.math})
+    for loop in cpu.loops:
+        shares[_loop_part(loop)] += loop.share
+    shares["native_code"] += max(0.0, cpu.shares.native + cpu.shares.math - sum(shares.values()))
+    total = sum(shares.values())
+    for part, share in shares.items():
+        parts[part] += ms * share / total if total else 0.0
+
+
+def _loop_part(loop: CpuLoop) -> PartKind:
+    """What the time of an innermost loop is spent on."""
+    floats = loop.count("scalar_float")
+    if loop.math:
+        return "math_functions"
+    if loop.count("integer_division"):
+        return "divisions"
+    if loop.strided and 4 * loop.strided_bytes >= loop.streamed_bytes:
+        return "strided_access"
+    if floats and 2 * loop.count("double") >= floats:
+        return "double_precision"
+    if loop.chain and loop.accumulators < _WIDE_CHAIN and not loop.bits:
+        return "dependency_chains"
+    if floats and not loop.bits:
+        return "scalar_code"
+    return "vector_code" if loop.bits else "native_code"
+
+
+def _observed(call_ms: float, cpu: CpuProfile) -> Parts:
+    """Without samples: native code, torch operators, and the rest."""
+    run = cpu.dynamic
+    parts: Parts = defaultdict(float)
+    native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0
+    operators = sum(operator.ms for operator in run.operators or ())
+    torch = min(1 - native, operators / run.best_ms) if run.best_ms else 0.0
+    parts["native_code"], parts["torch_operators"] = call_ms * native, call_ms * torch
+    parts["host"] = call_ms * (1 - native - torch)
+    return parts
+
+
+def part_lines(cpu: CpuProfile, part: PartKind, limit: int = 2) -> tuple[str, ...]:
+    """The innermost loops of a part, longest first."""
+    lines = (loop.where for loop in cpu.loops if loop.where and _loop_part(loop) == part)
+    return tuple(dict.fromkeys(lines))[:limit]

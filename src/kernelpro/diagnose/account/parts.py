@@ -1,0 +1,237 @@
+"""The parts of a time account in words: what each one is, how it may be wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelpro.records import PartKind
+
+
+@dataclass(frozen=True)
+class PartText:
+    """The words for one kind of part."""
+
+    title: str
+    doubt: str
+    """How the figure may be wrong."""
+    advice: tuple[str, ...] = ()
+    """What usually removes it; best first."""
+
+
+_UTILIZATION = "rests on the share of the unit's peak that good kernels reach (80 to 95 %)"
+_MIX = "counts instructions of the hot code, and each as one issue slot"
+_STALLS = "divides the waiting time by stall reason; reasons hide behind each other"
+_SAMPLES = "rests on samples of the program counter"
+_OVERLAP = (
+    "keep more loads in flight: several independent 16-byte loads per thread before the first use",
+    "overlap loads with the work on the data before them: double buffering, cp.async, TMA",
+    "raise occupancy: fewer registers or less shared memory per block",
+)
+
+PARTS: dict[PartKind, PartText] = {
+    "floor": PartText("the floor", "rests on the measured ceilings of the device, known to a few percent"),
+    "host": PartText(
+        "host: Python, launches, synchronization",
+        "on a GPU, idle time at the ends of a call; a busy host adds to it",
+        ("make fewer launches: fuse kernels, or capture them in a CUDA graph",),
+    ),
+    "gaps": PartText(
+        "the device idles between kernels",
+        "tracing can stretch gaps; only as much as an untraced call leaves is counted",
+        ("fuse neighboring kernels", "capture the call in a CUDA graph"),
+    ),
+    "copies": PartText(
+        "copies and memsets",
+        "measured under tracing",
+        ("leave data where it is: no copies between host and device, no clones",),
+    ),
+    "dram_traffic": PartText(
+        "DRAM bytes beyond the task's least",
+        "write-backs of the cache of earlier work can be counted here",
+        ("move each byte once: fuse passes, keep tiles on chip, use full sectors",),
+    ),
+    "cache_traffic": PartText(
+        "traffic through L1 and L2",
+        _UTILIZATION,
+        (
+            "load each value once into registers or shared memory and reuse it there",
+            "use larger tiles per block, and 16-byte accesses",
+        ),
+    ),
+    "wasted_sectors": PartText(
+        "bytes of sectors that no thread uses",
+        _UTILIZATION,
+        ("let neighboring threads access neighboring addresses; transpose through shared memory",),
+    ),
+    "shared_memory": PartText(
+        "shared memory accesses",
+        _UTILIZATION,
+        (
+            "exchange through shuffles and registers instead of shared memory",
+            "use 16-byte shared memory accesses, and let each thread work on more values per access",
+        ),
+    ),
+    "bank_conflicts": PartText(
+        "bank conflicts of shared memory",
+        _UTILIZATION,
+        ("pad rows of shared memory by one element, or swizzle the index",),
+    ),
+    "atomics": PartText(
+        "atomic operations",
+        _UTILIZATION,
+        ("reduce within the warp and block first, then one atomic per block",),
+    ),
+    "spills": PartText(
+        "register spills",
+        _UTILIZATION,
+        ("keep fewer live values per thread: smaller tiles, __launch_bounds__, less unrolling",),
+    ),
+    "integer_instructions": PartText(
+        "integer and address instructions",
+        _MIX,
+        (
+            "let each thread handle 16 contiguous bytes per access: addresses and tests are then shared",
+            "take rows and columns from the grid, hoist loop-invariant terms, use 32-bit indices",
+        ),
+    ),
+    "conversions": PartText("type conversions", _MIX, ("convert each value once, in packed pairs",)),
+    "special_functions": PartText(
+        "special functions (exp, log, sin, rsqrt, division)",
+        _MIX,
+        ("compute fewer of them: one exponential per element, multiply by a reciprocal",),
+    ),
+    "arithmetic": PartText(
+        "floating-point arithmetic beyond the floor",
+        f"{_MIX}; the floor counts one operation per output element of an operator",
+        ("compute each value once; replace a long polynomial or a loop by a cheaper form",),
+    ),
+    "double_precision": PartText(
+        "double precision",
+        _MIX,
+        ("use float literals (1.0f) and float functions (expf)",),
+    ),
+    "matrix_instructions": PartText(
+        "matrix instructions below the tensor cores' best rate",
+        _UTILIZATION,
+        ("use the fastest matrix instruction of the device (wgmma, tcgen05) and larger tiles",),
+    ),
+    "memory_instructions": PartText(
+        "load and store instructions",
+        _MIX,
+        ("use 16-byte accesses: a quarter of the instructions of 4-byte ones",),
+    ),
+    "exchange": PartText(
+        "exchange between threads (shuffles, shared memory)",
+        _MIX,
+        ("let each thread reduce its own values first, then exchange once per warp",),
+    ),
+    "synchronization": PartText(
+        "barriers and fences, as instructions",
+        _MIX,
+        ("reduce within a warp with shuffles: one barrier for the block instead of one per level",),
+    ),
+    "control_flow": PartText("branches and calls", _MIX, ("unroll short loops; remove tests from them",)),
+    "inactive_lanes": PartText(
+        "lanes that are switched off",
+        "counts predicated-off lanes of all instructions",
+        ("give all 32 lanes of a warp the same path and a share of the work",),
+    ),
+    "instructions": PartText(
+        "other instructions",
+        "the kernel was not disassembled, or its instructions have no kind",
+    ),
+    "idle_sms": PartText(
+        "SMs without work",
+        "an average over the SMs and the kernel's time",
+        ("start more, smaller blocks, or a persistent grid that divides the work evenly",),
+    ),
+    "waiting_for_memory": PartText("warps wait for global memory", _STALLS, _OVERLAP),
+    "waiting_for_memory_queue": PartText(
+        "warps wait for the queue of global memory",
+        _STALLS,
+        ("use fewer, wider accesses",),
+    ),
+    "waiting_for_shared_memory": PartText(
+        "warps wait for shared memory, shuffles and special functions",
+        _STALLS,
+        ("exchange less often, and interleave independent rows",),
+    ),
+    "waiting_at_barriers": PartText(
+        "warps wait at barriers",
+        _STALLS,
+        (
+            "let more than one block share an SM, or split the block into independent warps, so that others "
+            "work meanwhile",
+            "do more work between barriers: larger steps, double buffering, named barriers",
+        ),
+    ),
+    "waiting_at_fences": PartText("warps wait at memory fences", _STALLS, ("use fewer or weaker fences",)),
+    "waiting_for_pipes": PartText(
+        "warps wait for a busy pipe",
+        _STALLS,
+        ("interleave instructions of different pipes",),
+    ),
+    "waiting_for_results": PartText(
+        "warps wait for results of their own instructions",
+        _STALLS,
+        ("give each thread several independent chains: unroll, more accumulators",),
+    ),
+    "waiting_for_instructions": PartText(
+        "warps wait for instructions to be fetched",
+        _STALLS,
+        ("unroll less, so that the hot loop fits the instruction cache",),
+    ),
+    "waiting_for_stores": PartText("warps wait for their last stores", _STALLS, ("store earlier",)),
+    "waiting": PartText("warps wait", "no stall reasons were counted", _OVERLAP),
+    "not_counted": PartText(
+        "above the floor, without counters",
+        "no hardware counters were collected for the kernel",
+        ("profile with counters (ncu) to see where the time goes",),
+    ),
+    "torch_operators": PartText(
+        "torch operators",
+        _SAMPLES,
+        ("write them as part of your own loop: one pass over the data",),
+    ),
+    "operating_system": PartText(
+        "the operating system: page faults",
+        "system time over CPU time of the calls",
+        ("allocate buffers once and reuse them",),
+    ),
+    "idle_cores": PartText(
+        "cores without work",
+        "compares the work of the busiest thread with that of all",
+        ("parallelize the outer loop with OpenMP, in equal parts",),
+    ),
+    "math_functions": PartText(
+        "calls of libm, one number at a time",
+        _SAMPLES,
+        ("use a vectorized inline implementation",),
+    ),
+    "scalar_code": PartText(
+        "scalar loops",
+        _SAMPLES,
+        ("let the compiler vectorize: contiguous accesses, __restrict, `#pragma omp simd`",),
+    ),
+    "strided_access": PartText(
+        "loops with strided accesses",
+        _SAMPLES,
+        ("swap the loops, so that the inner one walks contiguous memory; else work in blocks",),
+    ),
+    "divisions": PartText("integer divisions", _SAMPLES, ("divide outside the loop",)),
+    "dependency_chains": PartText(
+        "chains of dependent additions",
+        _SAMPLES,
+        ("sum into several independent accumulators",),
+    ),
+    "vector_code": PartText(
+        "vector loops, beyond the floor",
+        f"{_SAMPLES}; arithmetic and cache misses are not told apart",
+        (
+            "do less arithmetic per element, or pass over the data fewer times",
+            "prefetch, and keep several independent rows in flight",
+        ),
+    ),
+    "native_code": PartText("other native code", _SAMPLES),
+}
+"""By kind of part."""

@@ -1,0 +1,91 @@
+"""Findings claim parts of the time account, so that their gains add up; what none claims is a finding too.
+
+In order of rank each finding takes the time that its remedy saves from the parts it claims, as far as
+findings before it have left any. A kernel that is far from its floor therefore always gets a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernelpro.diagnose.account import Account
+from kernelpro.diagnose.account.parts import PARTS
+from kernelpro.diagnose.diagnostic import ALL_PARTS, MEDIUM, REPLACE
+from kernelpro.diagnose.kernel_names import display_name
+from kernelpro.records import AccountPart, Evidence, Finding, Gain, PartKind, Profile, Severity
+
+UNEXPLAINED = "unexplained"
+"""The name of the finding about parts that no diagnostic claims."""
+MIN_UNEXPLAINED = 0.15
+"""Share of a call from which unclaimed time is a finding."""
+NEAR_FLOOR = 0.85
+"""Share of the floor's speed below which a call without findings gets one."""
+_AVOIDABLE = 0.5
+"""What a targeted rewrite usually removes of a part."""
+_MAX_NAMED = 3
+_MIN_NAMED = 0.1
+"""Share of the unclaimed time from which a kind of part is named."""
+
+
+def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Finding], list[float]]:
+    """The findings with `saves_ms`, and what they leave of each part of the account."""
+    left = [0.0 if part.part == "floor" else part.ms for part in account.parts]
+    shared = []
+    for finding in findings:
+        if finding.objective != "speed" or finding.explained_by:
+            shared.append(finding)
+            continue
+        claimed = [i for i, part in enumerate(account.parts) if left[i] > 0 and _claims(finding, part)]
+        available = sum(left[i] for i in claimed)
+        saves = min(available, account.total_ms * (1 - 1 / finding.gain.factor))
+        for i in claimed:
+            left[i] -= left[i] * saves / available
+        shared.append(replace(finding, saves_ms=saves))
+    return shared, left
+
+
+def _claims(finding: Finding, part: AccountPart) -> bool:
+    kinds = (*finding.claims, "not_counted") if finding.claims else ()
+    if finding.claims != ALL_PARTS and part.part not in kinds:
+        return False
+    return finding.level == "system" or finding.kernel in ("", part.kernel)
+
+
+def unexplained(
+    profile: Profile, account: Account, left: Sequence[float], has_findings: bool
+) -> Finding | None:
+    """The finding about the time above the floor that no other finding claims."""
+    total = account.total_ms
+    library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
+    if has_findings:  # a library kernel cannot be edited, and other findings say what to do
+        left = [0.0 if part.kernel in library else ms for part, ms in zip(account.parts, left, strict=True)]
+    share = sum(left) / total if total else 0.0
+    far = profile.floor_ms < NEAR_FLOOR * profile.time_ms
+    if share <= 0 or not far or (has_findings and share < MIN_UNEXPLAINED):
+        return None
+    by_kind: dict[PartKind, float] = {}
+    for part, ms in zip(account.parts, left, strict=True):
+        by_kind[part.part] = by_kind.get(part.part, 0.0) + ms
+    top = sorted(by_kind, key=lambda kind: -by_kind[kind])[:_MAX_NAMED]
+    top = [kind for kind in top if by_kind[kind] >= _MIN_NAMED * sum(left)]
+    largest = max(zip(left, account.parts, strict=True), key=lambda pair: pair[0])[1]
+    lines = dict.fromkeys(
+        line for part in account.parts if part.part in top and part.ms for line in part.lines[:1]
+    )
+    advice = dict.fromkeys(text for kind in top for text in PARTS[kind].advice[:1])
+    factor = 1 / (1 - _AVOIDABLE * share)
+    return Finding(
+        UNEXPLAINED,
+        "kernel",
+        Severity.MEDIUM if factor >= MEDIUM else Severity.LOW,  # it names a place, not a defect
+        tuple(Evidence(PARTS[kind].title, round(100 * by_kind[kind] / total), None, "%") for kind in top),
+        f"{share:.0%} of the time is above the floor and belongs to no other finding; most of it: "
+        + ", ".join(PARTS[kind].title for kind in top[:2]),
+        (*((REPLACE,) if largest.kernel in library else ()), *advice),
+        Gain(round(factor, 3), f"half of the {share:.0%}, as a targeted rewrite usually removes"),
+        largest.kernel,
+        ", ".join(list(dict.fromkeys((*largest.lines[:1], *lines)))[:_MAX_NAMED]),
+        claims=tuple(top),
+        saves_ms=_AVOIDABLE * share * total,
+    )
