@@ -20,6 +20,7 @@ import kernelpro
 from kernelpro import records
 from kernelpro.api import OptimizationResult
 from kernelpro.cli.commands import app
+from kernelpro.diagnose.account.parts import PARTS
 from kernelpro.records import events
 from kernelpro.report import schema
 from kernelpro.tasks import load_task
@@ -144,7 +145,9 @@ def json_page() -> str:
     ]
     for kind in (records.Verdict, records.Interval, records.Energy, records.Diagnosis, records.Finding):
         lines += record(kind)
-    for kind in (records.Evidence, records.Gain, records.Skipped, records.Measurement, records.Environment):
+    for kind in (records.AccountPart, records.Evidence, records.Gain, records.Skipped):
+        lines += record(kind)
+    for kind in (records.Measurement, records.Environment):
         lines += record(kind)
     lines += ["\n## Events\n", "`event` names the kind; the other fields follow from it.", ""]
     lines += ["| event | fields | meaning |", "|---|---|---|"]
@@ -176,7 +179,16 @@ def python_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"cli.md": cli, "json.md": json_page, "python.md": python_page}
+def account_page() -> str:
+    """The page of the parts of a time account."""
+    lines = ["# Time account", "", NOTICE, ""]
+    lines += [prose("Each part of a call's time, what it is, and how its figure may be wrong.")]
+    lines += ["", "| part | meaning | how it may be wrong |", "|---|---|---|"]
+    lines += [f"| `{kind}` | {text.title} | {text.doubt} |" for kind, text in PARTS.items()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": cli, "json.md": json_page, "python.md": python_page, "time-account.md": account_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

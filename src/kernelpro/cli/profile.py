@@ -18,7 +18,7 @@ from kernelpro.diagnose.diagnostics import registry
 from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.engine.profiling import ProfileSpec, profile
 from kernelpro.records import BadInput, Candidate, Diagnosis, Job, Options, Profile, Progress, Result
-from kernelpro.report import roofline_plot
+from kernelpro.report import profile_plot
 from kernelpro.tasks import load_task
 
 
@@ -52,7 +52,7 @@ def profile_candidate(options: ProfileOptions) -> int:
         measured, diagnosis = asyncio.run(profile(submit, spec, diagnostics.values(), record))
     if options.plot:
         title = f"{spec.task.name}: {candidate.name} on {measured.device.name}"
-        _write_plot(Path(options.plot), roofline_plot.plot_svg(diagnosis.roofline, title))
+        _write_plot(Path(options.plot), profile_plot.plot_svg(diagnosis, title))
     if options.json:
         print(json.dumps(as_json(measured, diagnosis, options.raw), separators=(",", ":")))
     else:

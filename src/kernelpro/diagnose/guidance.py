@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelpro.diagnose.account.parts import PARTS
+from kernelpro.diagnose.account.parts import summarize
 from kernelpro.diagnose.diagnostic import FLOOR_TOLERANCE
 from kernelpro.diagnose.runner import ENERGY
 from kernelpro.records import AccountPart, Bound, Diagnosis, Evidence, Finding
@@ -17,8 +17,6 @@ _NEAR_FLOOR = 0.8
 _MAX_NAMES = 6
 _MAX_EVIDENCE = 3
 _MAX_ADVICE = 2
-_MIN_PART, _MAX_PARTS, _MAX_PLACES = 0.03, 7, 2
-"""Of the time account: the least share of a part that has a line of its own, the lines, and places in one."""
 _SUBJECT = {Bound.LAUNCH: "call", Bound.LATENCY: "call"}
 """What a class describes: the task, or the way it is called."""
 _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
@@ -54,21 +52,11 @@ def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
 def account_lines(parts: Sequence[AccountPart]) -> list[str]:
     """The time account, one line a part: `40%  shared memory accesses (kernel.cu:16)`."""
     total = sum(part.ms for part in parts)
-    if not total:
-        return []
-    kinds = list(dict.fromkeys(part.part for part in parts))
-    by_kind = {kind: [part for part in parts if part.part == kind] for kind in kinds}
-    shares = {kind: sum(part.ms for part in by_kind[kind]) / total for kind in kinds}
-    named = sorted(
-        (kind for kind in kinds if shares[kind] >= _MIN_PART), key=lambda k: (k != "floor", -shares[k])
-    )[:_MAX_PARTS]
-    lines = [f"Where the {total:.4f} ms go:"]
-    for kind in named:
-        places = dict.fromkeys(line for part in by_kind[kind] for line in part.lines)
-        where = f" ({', '.join(list(places)[:_MAX_PLACES])})" if places else ""
-        lines.append(f"- {shares[kind]:4.0%}  {PARTS[kind].title}{where}")
-    rest = 1 - sum(shares[kind] for kind in named)
-    return [*lines, *([f"- {rest:4.0%}  smaller parts"] if rest >= 0.005 else [])]
+    lines = []
+    for row in summarize(parts):
+        where = f" ({', '.join(row.lines)})" if row.lines else ""
+        lines.append(f"- {row.ms / total:4.0%}  {row.title}{where}")
+    return [f"Where the {total:.4f} ms go:", *lines] if lines else []
 
 
 def _distance_to_floor(diagnosis: Diagnosis) -> str:

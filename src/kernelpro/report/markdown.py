@@ -142,7 +142,12 @@ def _next(winner: WinnerSummary) -> str:
         return f"The winner was not profiled{reason}"
     if not diagnosis.findings:
         return "\n".join(_text(line) for line in diagnosis.guidance)
-    lines = [f"Bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {_text(diagnosis.why)}."]
+    why = _text(diagnosis.why)
+    lines = [f"The task is bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {why}.", ""]
+    for row in diagnosis.account:
+        where = f" ({_text(', '.join(row.lines))})" if row.lines else ""
+        lines.append(f"- {row.share:.0%} {_text(row.title)}{where}")
+    lines.append("")
     for finding in diagnosis.findings:
         advice = f" Try: {finding.advice[0]}." if finding.advice else ""
         gain = wording.format_gain(finding.gain, finding.objective)

@@ -163,12 +163,24 @@ class FindingSummary(Record):
 
 
 @dataclass(frozen=True)
+class AccountRow(Record):
+    """A part of the winner's time account."""
+
+    title: str
+    ms: float
+    share: float
+    """Of the call's time, 0 to 1."""
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DiagnosisSummary(Record):
     """A diagnosis in words."""
 
     bound: str
     confidence: str
     why: str
+    account: tuple[AccountRow, ...]
     findings: tuple[FindingSummary, ...]
     guidance: tuple[str, ...]
     """Lines."""

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from kernelpro.diagnose import guidance
+from kernelpro.diagnose.account.parts import summarize
 from kernelpro.engine import learning
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.run_memory import Attempt
 from kernelpro.records import BadInput, Diagnosis, Energy, Finding, Step, Verdict
-from kernelpro.report.schema import CodeExcerpt, DiagnosisSummary, FindingSummary, StepSummary
+from kernelpro.report.schema import AccountRow, CodeExcerpt, DiagnosisSummary, FindingSummary, StepSummary
 from kernelpro.report.wording import author_name, hardest_baseline, is_compiler
 
 _MAX_LINES = 800
@@ -80,9 +81,17 @@ def summarize_diagnosis(diagnosis: Diagnosis) -> DiagnosisSummary:
         diagnosis.bound.value,
         diagnosis.confidence,
         diagnosis.why,
+        _summarize_account(diagnosis),
         _summarize_findings(diagnosis),
         tuple(guidance.write(diagnosis).splitlines()),
         diagnosis.skipped,
+    )
+
+
+def _summarize_account(diagnosis: Diagnosis) -> tuple[AccountRow, ...]:
+    total = sum(part.ms for part in diagnosis.account)
+    return tuple(
+        AccountRow(row.title, row.ms, row.ms / total, row.lines) for row in summarize(diagnosis.account)
     )
 
 

@@ -18,7 +18,7 @@ def document(title: str, x_title: str, y_title: str, parts: list[str]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
             'font-family="sans-serif" font-size="12">',
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-            f'<text x="{LEFT}" y="24" font-size="15" fill="{INK}">{escape(title)}</text>',
+            title_text(title),
             *parts,
             label((LEFT + WIDTH) / 2, HEIGHT - 14, x_title, "middle"),
             f'<text transform="translate(18 {middle:.0f}) rotate(-90)" text-anchor="middle" fill="{INK}">'
@@ -27,6 +27,11 @@ def document(title: str, x_title: str, y_title: str, parts: list[str]) -> str:
             "",
         ]
     )
+
+
+def title_text(text: str) -> str:
+    """The title of a plot."""
+    return f'<text x="{LEFT}" y="24" font-size="15" fill="{INK}">{escape(text)}</text>'
 
 
 def label(x: float, y: float, text: str, anchor: str, color: str = INK) -> str:

@@ -51,7 +51,10 @@ class ProfileOptions(JsonOptions, PoolOptions, TaskOptions):
     raw: Annotated[
         bool, option("Also print the evidence: times, kernels, stalls, hottest lines.", OUTPUT, "--raw")
     ] = False
-    plot: Annotated[str | None, option("Write the roofline to this SVG file.", OUTPUT, metavar="FILE")] = None
+    plot: Annotated[
+        str | None,
+        option("Write the time account and the roofline to this SVG file.", OUTPUT, metavar="FILE"),
+    ] = None
 
 
 @add_command(app, ProfileOptions)

@@ -37,11 +37,11 @@ def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
     if run.cpu_ms and run.system_ms:
         parts["operating_system"] = call_ms * min(1.0, run.system_ms / run.cpu_ms)
     rest = call_ms - parts["operating_system"]
-    total = shares.native + shares.math + shares.torch + shares.memory + shares.host
+    total = shares.native + shares.libm + shares.torch + shares.libc + shares.host
     scale = rest / total if total else 0.0
     parts["host"] = scale * shares.host if total else rest
-    parts["torch_operators"] = scale * (shares.torch + shares.memory)
-    native = scale * (shares.native + shares.math)
+    parts["torch_operators"] = scale * (shares.torch + shares.libc)
+    native = scale * (shares.native + shares.libm)
     effective = min(float(cpu.cores), run.effective_threads or float(cpu.cores))
     parts["idle_cores"] = native * (1 - effective / cpu.cores)
     _divide_native(parts, native - parts["idle_cores"], cpu)
@@ -50,10 +50,10 @@ def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
 
 def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:
     """Add the time of native code, by the problem of each innermost loop."""
-    shares = defaultdict[PartKind, float](float, {"math_functions": cpu.shares.math})
+    shares = defaultdict[PartKind, float](float, {"math_functions": cpu.shares.libm})
     for loop in cpu.loops:
         shares[_loop_part(loop)] += loop.share
-    shares["native_code"] += max(0.0, cpu.shares.native + cpu.shares.math - sum(shares.values()))
+    shares["native_code"] += max(0.0, cpu.shares.native + cpu.shares.libm - sum(shares.values()))
     total = sum(shares.values())
     for part, share in shares.items():
         parts[part] += ms * share / total if total else 0.0

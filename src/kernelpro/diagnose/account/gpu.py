@@ -33,7 +33,7 @@ from kernelpro.diagnose.counters import (
     stall_metric,
 )
 from kernelpro.diagnose.hot_code import MATRIX, hot_code_of
-from kernelpro.records import Kernel, PartKind, Profile
+from kernelpro.records import InstructionKind, Kernel, PartKind, Profile
 
 Parts = defaultdict[PartKind, float]
 """Milliseconds, or shares, by part."""
@@ -50,7 +50,7 @@ WAITING: dict[PartKind, tuple[str, ...]] = {
     "waiting_for_stores": ("drain",),
 }
 """Stall reasons by part."""
-INSTRUCTIONS: dict[PartKind, tuple[str, ...]] = {
+INSTRUCTIONS: dict[PartKind, tuple[InstructionKind, ...]] = {
     "integer_instructions": ("alu", "constant"),
     "conversions": ("convert",),
     "special_functions": ("special",),
@@ -65,8 +65,10 @@ INSTRUCTIONS: dict[PartKind, tuple[str, ...]] = {
     "spills": ("local_load", "local_store"),
 }
 """Kinds of instructions by part."""
-_PART_OF_KIND = {kind: part for part, kinds in INSTRUCTIONS.items() for kind in kinds}
-_PIPES: dict[str, tuple[str, ...]] = {
+_PART_OF_KIND: dict[InstructionKind, PartKind] = {
+    kind: part for part, kinds in INSTRUCTIONS.items() for kind in kinds
+}
+_PIPES: dict[str, tuple[InstructionKind, ...]] = {
     "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active": ("alu",),
     "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active": ("fp64",),
     XU: ("special", "convert"),
@@ -203,10 +205,10 @@ def _instruction_shares(profile: Profile, kernel: Kernel) -> dict[PartKind, floa
     return {kind: (1 - inactive) * share for kind, share in shares.items()} | {"inactive_lanes": inactive}
 
 
-def _by_part(mix: Mapping[str, float]) -> dict[PartKind, float]:
+def _by_part(mix: Mapping[InstructionKind, float]) -> dict[PartKind, float]:
     parts: Parts = defaultdict(float)
     for kind, count in mix.items():
-        parts[_PART_OF_KIND.get(kind, "instructions")] += count  # type: ignore[assignment]
+        parts[_PART_OF_KIND.get(kind, "instructions")] += count
     total = sum(parts.values())
     return {part: count / total for part, count in parts.items() if count} if total else {}
 
@@ -241,9 +243,9 @@ def part_lines(kernel: Kernel, part: PartKind, limit: int = 2) -> tuple[str, ...
     return tuple(dict.fromkeys(filter(None, lines)))[:limit]
 
 
-_LOADS = ("global_load", "global_store")
-_SHARED = ("shared_load", "shared_store")
-_KINDS_TO_BLAME: dict[PartKind, tuple[str, ...]] = {
+_LOADS: tuple[InstructionKind, ...] = ("global_load", "global_store")
+_SHARED: tuple[InstructionKind, ...] = ("shared_load", "shared_store")
+_KINDS_TO_BLAME: dict[PartKind, tuple[InstructionKind, ...]] = {
     **dict.fromkeys(("dram_traffic", "cache_traffic", "wasted_sectors"), _LOADS),
     **dict.fromkeys(("waiting_for_memory", "waiting_for_memory_queue"), _LOADS),
     **dict.fromkeys(("shared_memory", "bank_conflicts", "waiting_for_shared_memory"), _SHARED),

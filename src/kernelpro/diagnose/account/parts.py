@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelpro.records import PartKind
+from kernelpro.records import AccountPart, PartKind
+
+_MIN_SHARE, _MAX_ROWS, _MAX_PLACES = 0.03, 8, 2
+"""Of a summary: the least share of a part that has a row of its own, the rows, and places in one."""
 
 
 @dataclass(frozen=True)
@@ -235,3 +239,27 @@ PARTS: dict[PartKind, PartText] = {
     "native_code": PartText("other native code", _SAMPLES),
 }
 """By kind of part."""
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """All parts of one kind; `part` is None for the sum of the small ones."""
+
+    part: PartKind | None
+    title: str
+    ms: float
+    lines: tuple[str, ...] = ()
+
+
+def summarize(parts: Sequence[AccountPart]) -> list[SummaryRow]:
+    """The account by kind of part: the floor first, then by size, small ones together at the end."""
+    total = sum(part.ms for part in parts)
+    rows = []
+    for kind in dict.fromkeys(part.part for part in parts):
+        same = [part for part in parts if part.part == kind]
+        lines = tuple(dict.fromkeys(line for part in same for line in part.lines))[:_MAX_PLACES]
+        rows.append(SummaryRow(kind, PARTS[kind].title, sum(part.ms for part in same), lines))
+    rows.sort(key=lambda row: (row.part != "floor", -row.ms))
+    large = [row for row in rows if row.ms >= _MIN_SHARE * total][: _MAX_ROWS - 1]
+    rest = total - sum(row.ms for row in large)
+    return [*large, SummaryRow(None, "smaller parts", rest)] if rest > 0.005 * total else large
