@@ -322,7 +322,7 @@ if __name__ == "__main__":
 def test_an_interrupt_ends_a_run_in_a_notebook(tmp_path: Path) -> None:
     (tmp_path / "cell.py").write_text(NOTEBOOK)
     (tmp_path / "slow.py").write_text(
-        SPECTRUM.replace("def get_inputs():", "import time\ndef get_inputs(): time.sleep(600)")
+        SPECTRUM.replace("def get_inputs():", "import time\ndef get_inputs(): time.sleep(600);")
     )
     command = [sys.executable, str(tmp_path / "cell.py"), str(tmp_path / "slow.py"), str(tmp_path / "runs")]
     environment = os.environ | {"TMPDIR": str(tmp_path), "KERNELPRO_LOCKS": str(tmp_path / "locks")}

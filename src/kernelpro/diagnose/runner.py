@@ -126,10 +126,11 @@ def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[lis
         except MissingData as missing:
             skipped.append(Skipped(diagnostic.name, f"the profile lacks {missing}"))
         except Exception as error:
-            _LOG.exception("diagnostic %s failed", diagnostic.name)
-            is_ours = diagnostic.analyze.__module__.startswith("kernelpro.")
             why = f"it failed: {type(error).__name__}: {error}".splitlines()[0]
-            skipped.append(Skipped(diagnostic.name, describe_bug(error) if is_ours else why))
+            if diagnostic.analyze.__module__.startswith("kernelpro."):
+                _LOG.exception("diagnostic %s failed", diagnostic.name)
+                why = describe_bug(error)
+            skipped.append(Skipped(diagnostic.name, why))
         else:
             if finding is not None and finding.gain.factor >= _MIN_GAIN:
                 findings.append(finding)
