@@ -31,6 +31,7 @@ TOGETHER = (
     "authors/test_anchors.py",
     "authors/test_answers.py",
     "authors/test_by_name.py",
+    "authors/test_cpp_functions.py",
     "authors/test_playbook",
     "authors/test_prompt_rules.py",
     "authors/test_team.py",

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kernelpro.diagnose.cpu_loops import MIN_SHARE
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+
+_INSTRUCTIONS = frozenset(
+    name + suffix
+    for name in (
+        *("sqrt", "floor", "ceil", "trunc", "rint", "nearbyint", "round"),
+        *("fabs", "fmax", "fmin", "fma", "copysign"),
+    )
+    for suffix in ("", "f")
+)
+"""Functions for which processors have an instruction; compilers call libm for errno or traps only."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -25,13 +37,29 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         "the time of one",
         where=loops[0].where,
         advice=(
-            f"write {names[0]} as a branch-free inline polynomial, so that the compiler can vectorize it and "
-            "the loop",
+            *_advice_by_name(names),
             "make fewer calls: one exponential serves sigmoid, tanh and softmax; hoist invariants out of the "
             "loop",
             "on x86-64 with glibc, -ffast-math lets g++ use libmvec's vector versions (4 ulp)",
         ),
     )
+
+
+def _advice_by_name(names: list[str]) -> Iterator[str]:
+    """How to replace the calls: with instructions, or with functions that vectorize."""
+    instructions = [name for name in names if name in _INSTRUCTIONS]
+    functions = [name for name in names if name not in _INSTRUCTIONS]
+    if functions:
+        yield (
+            f"write {', '.join(functions)} as branch-free inline functions on float, so that the compiler "
+            "can vectorize the loop: reduce the argument with bit operations, evaluate a polynomial, and "
+            "select special values (the playbook's `fast_...` functions stay within 5 ulp)"
+        )
+    if instructions:
+        yield (
+            f"{', '.join(instructions)}: the processor has an instruction; compile with -fno-math-errno "
+            "-fno-trapping-math"
+        )
 
 
 DIAGNOSTIC = Diagnostic(
@@ -40,7 +68,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger="a hot loop calls a scalar libm function, and calls and loop take at least a tenth of the time",
-    remedy="an inline polynomial that vectorizes, or fewer calls",
+    remedy="inline functions that vectorize, the processor's own instructions, or fewer calls",
     gain_basis="the time of the calls and of their loops, divided by the floats per vector",
     claims=("math_functions", "native_code"),
 )

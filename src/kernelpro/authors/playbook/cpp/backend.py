@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.codegen.python_module import argument_name, module_source
 from kernelpro.authors.playbook.cpp import moves
+from kernelpro.authors.playbook.cpp.composites import use_composites
+from kernelpro.authors.playbook.cpp.functions import with_dependencies
 from kernelpro.authors.playbook.cpp.loop_nest import CppKernel, indented
 from kernelpro.authors.playbook.cpp.matmul import MatmulNest
 from kernelpro.authors.playbook.cpp.prelude import (
     BFLOAT16_CONVERSIONS,
     HALF_TYPE,
-    MATH_FUNCTIONS,
     MULTIPLY_TILE,
     PRELUDE,
 )
@@ -34,6 +35,7 @@ _FLAGS = ("-fno-math-errno", "-fno-trapping-math")
 
 def write(program: Program, design: Design) -> str:
     """The candidate's source file."""
+    program = use_composites(program) if design.math == "fast" else program
     pointers = {t.name: argument_name(t) for t in program.tensors}
     kernel = CppKernel(program, CppPrinter(design.math == "fast", pointers))
     body: list[str] = []
@@ -60,14 +62,11 @@ def _stage(kernel: CppKernel, stage: Stage, design: Design, number: int) -> list
 
 def _prelude(kernel: CppKernel, used: Sequence[Tensor]) -> str:
     dtypes = {tensor.dtype for tensor in used}
-    functions = set(kernel.printer.used_functions)
-    functions |= {"fast_exp"} if functions & {"fast_tanh", "fast_erf", "fast_expm1"} else set()
-    functions |= {"fast_log"} if "fast_log1p" in functions else set()
     parts = [
         PRELUDE,
         *([HALF_TYPE] if "float16" in dtypes else []),
         *([BFLOAT16_CONVERSIONS] if "bfloat16" in dtypes else []),
-        "\n".join(text for name, text in MATH_FUNCTIONS.items() if name in functions),
+        "\n".join(with_dependencies(kernel.printer.used_functions)),
         *([MULTIPLY_TILE] if kernel.multiplies_tiles else []),
     ]
     return "\n".join(parts)

@@ -1,5 +1,4 @@
-"""The C++ text that kernels begin with: helpers, 16-bit types, vectorizable functions, and the tile
-product."""
+"""The C++ text that kernels begin with: helpers, 16-bit types, and the tile product."""
 
 PRELUDE = """\
 #include <cmath>
@@ -67,112 +66,6 @@ static inline uint16_t float_to_bfloat16(float value) {  // rounds to nearest, t
     return value != value ? 0x7FC0 : uint16_t((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 """
-
-MATH_FUNCTIONS = {
-    "fast_exp": """\
-// e^x = 2^(n + r) with integer n and a polynomial for 2^r; relative error 2e-7. The argument is clamped so
-// that the result is a normal float.
-static inline float fast_exp(float x) {
-    x = minimum(maximum(x, -87.3f), 88.7f);
-    const float shifted = x * 1.44269502f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
-    const float r = x * 1.44269502f - (shifted - 12582912.0f) + x * 1.92596299e-8f;  // 1 / log 2 in two parts
-    float p = 0.000153532566f;
-    p = p * r + 0.00133990039f;
-    p = p * r + 0.00961843861f;
-    p = p * r + 0.0555033216f;
-    p = p * r + 0.240226479f;
-    p = p * r + 0.693147203f;
-    p = p * r + 1.0f;
-    uint32_t bits, n;
-    std::memcpy(&bits, &p, sizeof bits);
-    std::memcpy(&n, &shifted, sizeof n);
-    bits += n << 23;
-    std::memcpy(&p, &bits, sizeof p);
-    return p;
-}
-""",
-    "fast_expm1": """\
-static inline float fast_expm1(float x) {
-    const float big = fast_exp(x) - 1.0f;
-    float p = 0.0013888889f;
-    p = p * x + 0.0083333333f;
-    p = p * x + 0.0416666667f;
-    p = p * x + 0.1666666667f;
-    p = p * x + 0.5f;
-    const float small = p * x * x + x;
-    return std::fabs(x) < 0.25f ? small : big;
-}
-""",
-    "fast_log": """\
-// Natural logarithm of normal numbers, error 1e-7: the exponent, and a polynomial around 1 for the mantissa.
-static inline float fast_log(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    const uint32_t shifted = bits - 0x3F3504F3u;  // the mantissa lies between sqrt(1/2) and sqrt(2)
-    const uint32_t mantissa = (shifted & 0x007FFFFFu) + 0x3F3504F3u;
-    float m;
-    std::memcpy(&m, &mantissa, sizeof m);
-    const float e = float(int32_t(shifted) >> 23), f = m - 1.0f, z = f * f;
-    float p = 0.0674655944f;
-    p = p * f - 0.11679643f;
-    p = p * f + 0.11890336f;
-    p = p * f - 0.124051381f;
-    p = p * f + 0.142192229f;
-    p = p * f - 0.166680067f;
-    p = p * f + 0.200021337f;
-    p = p * f - 0.250000096f;
-    p = p * f + 0.333333124f;
-    float y = e * -2.12194440e-4f + (p * f * z - 0.5f * z) + f + e * 0.693359375f;
-    y = x < INFINITY ? y : x;
-    y = x > 0.0f ? y : NAN;
-    return x == 0.0f ? -INFINITY : y;
-}
-""",
-    "fast_log1p": """\
-static inline float fast_log1p(float x) {
-    const float u = 1.0f + x, d = u - 1.0f;
-    const float y = fast_log(u) * (x / (d == 0.0f ? 1.0f : d));  // corrects the rounding of 1 + x
-    return d == 0.0f ? x : u == INFINITY ? u : y;
-}
-""",
-    "fast_tanh": """\
-static inline float fast_tanh(float x) {
-    const float a = std::fabs(x), z = x * x;
-    float p = -0.00567930388f;
-    p = p * z + 0.0206181219f;
-    p = p * z - 0.0537339997f;
-    p = p * z + 0.133313836f;
-    p = p * z - 0.333332802f;
-    const float small = p * z * x + x;
-    const float big = 1.0f - 2.0f / (fast_exp(2.0f * a) + 1.0f);
-    return a < 0.625f ? small : std::copysign(big, x);
-}
-""",
-    "fast_erf": """\
-// x P(x^2) up to 1, then 1 - e^-Q(x), clamped at 4, where it is 1; error 2e-7.
-static inline float fast_erf(float x) {
-    const float a = minimum(std::fabs(x), 4.0f), z = a * a;
-    float p = 7.88911947e-05f;
-    p = p * z - 0.000802084126f;
-    p = p * z + 0.00518953534f;
-    p = p * z - 0.0268544446f;
-    p = p * z + 0.112836002f;
-    p = p * z - 0.376126271f;
-    p = p * z + 1.12837917f;
-    float q = -0.000187972553f;
-    q = q * a + 0.00296401431f;
-    q = q * a - 0.021906508f;
-    q = q * a + 0.103256267f;
-    q = q * a + 0.637964927f;
-    q = q * a + 1.12720232f;
-    q = q * a + 0.000312459737f;
-    const float big = std::copysign(1.0f - fast_exp(-q), x);
-    return a < 1.0f ? p * x : big;
-}
-""",
-}
-"""Functions of float that g++ can vectorize, unlike calls of libm: no tables, no branches. The polynomials
-are minimax fits."""
 
 MULTIPLY_TILE = """\
 // Multiplies packed operands into a tile of results that stays in registers: one column of the left operand

@@ -20,8 +20,14 @@ STORAGE_TYPES = {
     "bool": "bool",
 }
 """The C++ type of a tensor's elements, by dtype."""
-FAST_FUNCTIONS = {op: f"fast_{op}" for op in ("exp", "expm1", "log", "log1p", "tanh", "erf")}
-"""Functions of prelude.MATH_FUNCTIONS, by operation."""
+FAST_FUNCTIONS = {
+    op: f"fast_{op}"
+    for op in (
+        *("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow"),
+        *("exp2", "exp_below_0", "gelu", "mish"),
+    )
+}
+"""Functions of functions.FUNCTIONS, by operation; composites.py introduces the last four."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -74,7 +80,7 @@ class CppPrinter(Printer):
     def __init__(self, fast_math: bool, pointers: Mapping[str, str]):
         self._fast_math, self._pointers = fast_math, pointers
         self.used_functions: set[str] = set()
-        """The functions of prelude.MATH_FUNCTIONS that were printed."""
+        """The functions of functions.FUNCTIONS that were printed."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
         """Write a constant."""

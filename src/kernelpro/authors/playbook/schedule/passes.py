@@ -11,6 +11,7 @@ from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage, Stage
 
 EXPENSIVE_OPS = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "fmod"}
+    | {"exp2", "exp_below_0", "gelu", "mish"}
 )
 """Operations that cost more than reading their result from the nearest cache."""
 

@@ -1,0 +1,108 @@
+"""Recognizes formulas for which functions.py has one function: exact GELU, Mish, 2^x, and e^(x - maximum).
+
+It works on the expressions, so that a formula written out in a module is found as well as PyTorch's operator.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
+from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+def use_composites(program: Program) -> Program:
+    """The program with the operations `gelu`, `mish`, `exp2` and `exp_below_0` where their formulas occur."""
+    return replace(program, stages=tuple(_rewrite_stage(stage) for stage in program.stages))
+
+
+def _rewrite_stage(stage: Stage) -> Stage:
+    builder, memo = ExprBuilder(), dict[Expr, Expr]()
+    maxima: dict[str, Expr] = {}
+    """The value of each maximum over all elements of the row, by name."""
+
+    def simplify(node: Expr) -> Expr:
+        return _composite(builder, node, maxima) if node.dtype in _FLOATS else node
+
+    def rewritten(value: Expr) -> Expr:
+        return builder.rewrite(value, simplify, memo)
+
+    steps = []
+    for step in stage.steps:
+        steps.append(replace(step, value=rewritten(step.value)))
+        if isinstance(step, ReduceStep) and step.kind == "max" and not step.guards:
+            maxima[step.name] = steps[-1].value
+    product = stage.product
+    if product:
+        product = replace(product, left=rewritten(product.left), right=rewritten(product.right))
+    return replace(
+        stage,
+        steps=tuple(steps),
+        totals=tuple(replace(total, value=rewritten(total.value)) for total in stage.totals),
+        epilogue=tuple(replace(step, value=rewritten(step.value)) for step in stage.epilogue),
+        product=product,
+    )
+
+
+def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Expr:
+    """The node, or its replacement."""
+    if node.op == "exp":
+        (x,) = node.args
+        if x.op == "sub" and x.args[1].op == "row" and maxima.get(x.args[1].data) is x.args[0]:
+            return builder.make("exp_below_0", x)
+        scaled = _scaled_by(x, math.log(2))
+        return node if scaled is None else builder.make("exp2", scaled)
+    return (_product(builder, node) or node) if node.op == "mul" else node
+
+
+def _product(builder: ExprBuilder, node: Expr) -> Expr | None:
+    """A product that contains x tanh(log(1 + e^x)), or x (1 + erf(x / sqrt(2))) / 2."""
+    factors = _factors(node)
+    for factor in factors:
+        x, scale, name = None, 1.0, "mish"
+        if factor.op == "tanh":
+            x = _softplus_argument(factor.args[0])
+        elif factor.op == "add" and factor.args[0].op == "erf" and _is_number(factor.args[1], 1.0):
+            x, scale, name = _scaled_by(factor.args[0].args[0], math.sqrt(0.5)), 0.5, "gelu"
+        if x is None or x not in factors:
+            continue
+        rest = list(factors)
+        rest.remove(factor)
+        rest.remove(x)
+        scale = math.prod(f.data for f in rest if f.op == "const") / scale
+        result = builder.make("mul", builder.make(name, x), builder.const(scale, node.dtype))
+        for other in rest:
+            result = result if other.op == "const" else builder.make("mul", result, other)
+        return result
+    return None
+
+
+def _factors(node: Expr) -> list[Expr]:
+    """The factors of nested products."""
+    return [f for arg in node.args for f in _factors(arg)] if node.op == "mul" else [node]
+
+
+def _softplus_argument(node: Expr) -> Expr | None:
+    """The x of max(x, 0) + log1p(exp(-|x|))."""
+    if node.op != "add" or node.args[0].op != "max" or node.args[1].op != "log1p":
+        return None
+    x, zero = node.args[0].args
+    exponential = node.args[1].args[0]
+    if not _is_number(zero, 0.0) or exponential.op != "exp" or exponential.args[0].op != "neg":
+        return None
+    absolute = exponential.args[0].args[0]
+    return x if absolute.op == "abs" and absolute.args[0] is x else None
+
+
+def _scaled_by(node: Expr, factor: float) -> Expr | None:
+    """The x of x * factor, or of x divided by the inverse of it."""
+    if node.op == "mul":
+        return next((node.args[1 - i] for i in (0, 1) if _is_number(node.args[i], factor)), None)
+    return node.args[0] if node.op == "div" and _is_number(node.args[1], 1 / factor) else None
+
+
+def _is_number(node: Expr, value: float) -> bool:
+    return node.op == "const" and math.isclose(node.data, value, rel_tol=1e-6)

@@ -1,0 +1,255 @@
+"""Elementary functions of float in C++ that the compiler vectorizes, unlike calls of libm.
+
+They have no branches, no tables and no calls. Polynomials are evaluated in pairs of terms, so that few
+operations wait for each other. benchmarks/fit_functions.py computes their coefficients. NaN gives NaN. The
+sign of a zero result may differ from libm's. Functions of double remain calls of libm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FUNCTIONS = {
+    "bits_of": """\
+static inline uint32_t bits_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+""",
+    "float_of": """\
+static inline float float_of(uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+""",
+    "fast_exp": """\
+// e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in
+// the lowest bits; with 126 more they are the exponent of 2^(n - 1). Results below 1.7e-38 become 0.
+static inline float fast_exp(float x) {
+    const float c = minimum(maximum(x, -87.4f), 89.0f);
+    const float shifted = c * 1.44269504f + 12583038.0f, n = shifted - 12583038.0f;
+    const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
+    const float tail = (0.49999997f + 0.166665465f * r)
+                       + z * ((0.0416674428f + 0.00836625136f * r) + z * 0.00138699578f);
+    const float p = (1.0f + r) + z * tail, y = (p + p) * float_of(bits_of(shifted) << 23);
+    return x == x ? y : x;
+}
+""",
+    "fast_exp_below_0": """\
+// e^x for x <= 0, such as a value minus the maximum: no overflow. Results below 1.2e-38 become 0.
+static inline float fast_exp_below_0(float x) {
+    const float c = maximum(x, -88.0f);
+    const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
+    const float r = c - n * 0.693147182f, z = r * r;
+    const float p = (1.0f + r)
+                    + z * ((0.499992311f + 0.166671112f * r) + z * (0.0418901742f + 0.00831281487f * r));
+    const float y = p * float_of(bits_of(shifted) << 23);
+    return x == x ? y : x;
+}
+""",
+    "fast_exp2": """\
+// 2^x = 2^n 2^f with integer n and |f| <= 1/2, as in fast_exp. Results below 1.7e-38 become 0.
+static inline float fast_exp2(float x) {
+    const float c = minimum(maximum(x, -126.0f), 128.4f);
+    const float shifted = c + 12583038.0f, f = c - (shifted - 12583038.0f), z = f * f;
+    const float p = (1.0f + 0.693147182f * f) + z * ((0.240226492f + 0.0555036739f * f)
+                    + z * ((0.00961831119f + 0.00133873825f * f) + z * 0.000153821107f));
+    const float y = (p + p) * float_of(bits_of(shifted) << 23);
+    return x == x ? y : x;
+}
+""",
+    "fast_expm1": """\
+// e^x - 1 = 2^n (e^r - 1) + (2^n - 1), with n and r as in fast_exp.
+static inline float fast_expm1(float x) {
+    const float c = minimum(maximum(x, -25.0f), 89.0f);
+    const float shifted = c * 1.44269504f + 12583038.0f, n = shifted - 12583038.0f;
+    const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
+    const float tail = (0.49999997f + 0.166665465f * r)
+                       + z * ((0.0416674428f + 0.00836625136f * r) + z * 0.00138699578f);
+    const float half = float_of(bits_of(shifted) << 23);  // 2^(n - 1)
+    const float y = 2.0f * (half * (r + z * tail) + (half - 0.5f));
+    return x == x ? y : x;
+}
+""",
+    "fast_log": """\
+// log(x) = e log(2) + log(1 + f), with 1 + f between sqrt(1/2) and sqrt(2). Denormals are scaled by 2^23.
+static inline float fast_log(float x) {
+    const uint32_t bits = bits_of(x);  // comparing bits is faster than comparing floats that may be NaN
+    const bool denormal = bits < 0x00800000u;
+    const uint32_t shifted = (denormal ? bits_of(x * 8388608.0f) : bits) - 0x3F3504F3u;
+    const float f = float_of((shifted & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f, z = f * f;
+    const float e = float((int32_t(shifted) >> 23) - (denormal ? 23 : 0));
+    const float p = (0.333333313f - 0.250008196f * f) + z * ((0.200012416f - 0.166234091f * f)
+                    + z * ((0.142015815f - 0.131596133f * f) + z * (0.127621993f - 0.0763639957f * f)));
+    const float y = e * 0.693359375f + (f + (z * (f * p - 0.5f) - e * 2.12194440e-4f));
+    const float special = (bits << 1) == 0 ? -INFINITY : bits == 0x7F800000u ? INFINITY : NAN;
+    return bits - 1 < 0x7F7FFFFFu ? y : special;
+}
+""",
+    "fast_log1p": """\
+// log(1 + x) = log(u) + (x - (u - 1)) / u, where u is 1 + x rounded.
+static inline float fast_log1p(float x) {
+    const float u = 1.0f + x, y = fast_log(u), corrected = y + (x - (u - 1.0f)) / u;
+    return (bits_of(y) & 0x7F800000u) != 0x7F800000u ? corrected : y;
+}
+""",
+    "fast_tanh": """\
+// tanh(a) = -t / (t + 2) with t = e^(-2a) - 1. It is 1 from 9.1 on.
+static inline float fast_tanh(float x) {
+    const float c = -2.0f * minimum(std::fabs(x), 9.1f);
+    const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
+    const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
+    const float tail = (0.49999997f + 0.166665465f * r)
+                       + z * ((0.0416674428f + 0.00836625136f * r) + z * 0.00138699578f);
+    const float power = float_of(bits_of(shifted) << 23), t = power * (r + z * tail) + (power - 1.0f);
+    return x == x ? std::copysign(t / (t + 2.0f), x) : x;
+}
+""",
+    "fast_erf": """\
+// erf(a) = 1 - 2^y with y = a P(a): 2^y - 1 as in fast_expm1, so that small results are accurate too.
+static inline float fast_erf(float x) {
+    const float c = minimum(std::fabs(x), 4.0f), z = c * c;
+    const float high = (0.000211496939f - 0.00238324841f * c)
+                       + z * ((0.000900250801f - 0.000165960199f * c) + z * 1.29164673e-05f);
+    const float low = (-1.62790704f - 0.918447435f * c) + z * ((-0.14827925f + 0.0276415776f * c) + z * high);
+    const float y = c * low, shifted = y + 12583039.0f, f = y - (shifted - 12583039.0f), s = f * f;
+    const float q = (0.693147182f + 0.240226492f * f) + s * ((0.0555036739f + 0.00961831119f * f)
+                    + s * (0.00133873825f + 0.000153821107f * f));
+    const float power = float_of(bits_of(shifted) << 23);
+    return x == x ? std::copysign(power * (f * q) + (power - 1.0f), x) : x;
+}
+""",
+    "fast_gelu": """\
+// x (1 + erf(x / sqrt(2))) / 2 with x P(x^2) / Q(x^2) for the error function, which is below -1 at -6.
+static inline float fast_gelu(float x) {
+    const float c = minimum(maximum(x, -6.0f), 5.5f), z = c * c, w = z * z;
+    const float p = (0.797884524f + 0.066917792f * z)
+        + w * ((0.00930296537f + 0.000329147617f * z) + w * (1.26031828e-05f + 4.58623113e-08f * z));
+    const float q = (1.0f + 0.250535429f * z)
+        + w * ((0.0284161326f + 0.0018606463f * z) + w * (7.21670585e-05f + 1.19902836e-06f * z));
+    const float half = 0.5f * x;
+    return half + half * maximum(c * p / q, -1.0f);
+}
+""",
+    "fast_mish": """\
+// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); it is x from 20 on.
+static inline float fast_mish(float x) {
+    const float w = fast_exp(minimum(x, 20.0f)), n = w * (w + 2.0f);
+    return x * (n / (n + 2.0f));
+}
+""",
+    "quarter_turns": """\
+// The integer n nearest to 2 x / pi, in the lowest bits, and the angle x - n pi / 2; for |x| < 2^45. Doubles
+// keep the angle accurate: pi / 2 is subtracted in three parts, the first two of which have 30 bits. For
+// larger x the angle is arbitrary.
+static inline uint32_t quarter_turns(float x, float& angle) {
+    const double shifted = x * 0.63661977236758134 + 6755399441055744.0, n = shifted - 6755399441055744.0;
+    uint64_t bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    const double r = ((x - n * 1.570796325802803) - n * 9.920935791635221e-10) - n * 5.170182981794105e-19;
+    angle = minimum(maximum(float(r), -0.79f), 0.79f);
+    return uint32_t(bits);
+}
+""",
+    "sine_or_cosine": """\
+// The sine of angle + turns pi / 2 for |angle| <= pi / 4.
+static inline float sine_or_cosine(float angle, uint32_t turns) {
+    const float z = angle * angle;
+    const float sine = angle + angle * z * (-0.166666552f + z * (0.00833218917f - 0.000195182918f * z));
+    const float cosine = 1.0f + z * (-0.5f + z * (0.0416666456f
+                         + z * (-0.00138873095f + 2.44323273e-05f * z)));
+    return float_of(bits_of((turns & 1) != 0 ? cosine : sine) ^ ((turns & 2) << 30));
+}
+""",
+    "fast_sin": """\
+static inline float fast_sin(float x) {
+    float angle;
+    const uint32_t turns = quarter_turns(x, angle);
+    return std::fabs(x) < INFINITY ? sine_or_cosine(angle, turns) : NAN;
+}
+""",
+    "fast_cos": """\
+static inline float fast_cos(float x) {
+    float angle;
+    const uint32_t turns = quarter_turns(x, angle);
+    return std::fabs(x) < INFINITY ? sine_or_cosine(angle, turns + 1) : NAN;
+}
+""",
+    "fast_pow": """\
+// |x|^y = 2^(y log2|x|) in double: log2 of the mantissa m is a series in (m - 1) / (m + 1), 2^f one in f. A
+// negative x has a power if y is an integer, and a negative one if y is odd.
+static inline float fast_pow(float x, float y) {
+    const float a = std::fabs(x);
+    const uint32_t bits = bits_of(a);
+    const uint32_t shifted = (bits < 0x00800000u ? bits_of(a * 8388608.0f) : bits) - 0x3F3504F3u;
+    const double m = float_of((shifted & 0x007FFFFFu) + 0x3F3504F3u), s = (m - 1.0) / (m + 1.0), z = s * s;
+    const float e = float((int32_t(shifted) >> 23) - (bits < 0x00800000u ? 23 : 0));
+    const double series = (2.8853900817779268 + 0.96179669392597555 * z)
+                          + z * z * ((0.57707801635558531 + 0.41219858311113239 * z)
+                                     + z * z * (0.3205988979753252 + 0.26230818925253879 * z));
+    const double log2 = bits == 0 ? -1e30 : bits == 0x7F800000u ? 1e30 : e + s * series;
+    const double exponent = minimum(maximum(y * log2, -200.0), 200.0);
+    const double rounded = exponent + 6755399441056767.0;  // 1.5 * 2^52 + 1023
+    const double f = exponent - (rounded - 6755399441056767.0), w = f * f;
+    const double fraction = (1.0 + 0.69314718055994529 * f)
+                            + w * ((0.24022650695910069 + 0.055504108664821576 * f)
+                                   + w * ((0.0096181291076284769 + 0.0013333558146428441 * f)
+                                          + w * (0.00015403530393381606 + 1.5252733804059838e-05 * f)));
+    uint64_t power_bits;
+    std::memcpy(&power_bits, &rounded, sizeof power_bits);
+    power_bits <<= 52;
+    double power;
+    std::memcpy(&power, &power_bits, sizeof power);
+    const bool whole = std::trunc(y) == y, odd = whole & (std::trunc(0.5f * y) != 0.5f * y);
+    const float unsigned_power = float(fraction * power);
+    const float result = float_of(bits_of(unsigned_power) | (odd ? bits_of(x) & 0x80000000u : 0));
+    const bool undefined = (x != x) | (y != y) | ((x < 0.0f) & (bits != 0x7F800000u) & !whole);
+    return (y == 0.0f) | (x == 1.0f) ? 1.0f : undefined ? NAN : result;
+}
+""",
+}
+"""C++ text by name; a function may call those before it."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The largest error of a function over all floats; tests/authors/test_cpp_functions.py measures it."""
+
+    formula: str
+    ulp: float
+    """In units in the last place of the exact result."""
+    note: str = ""
+
+
+_FLUSHED = "results below {} become 0"
+ACCURACY = {
+    "fast_exp": Accuracy("exp(x)", 1.5, _FLUSHED.format("1.7e-38")),
+    "fast_exp_below_0": Accuracy("exp(x)", 5, f"x <= 0; 3 ulp for x > -30; {_FLUSHED.format('1.2e-38')}"),
+    "fast_exp2": Accuracy("exp2(x)", 1.5, _FLUSHED.format("1.7e-38")),
+    "fast_expm1": Accuracy("expm1(x)", 2.5),
+    "fast_log": Accuracy("log(x)", 1),
+    "fast_log1p": Accuracy("log1p(x)", 2),
+    "fast_tanh": Accuracy("tanh(x)", 3),
+    "fast_erf": Accuracy("erf(x)", 4),
+    "fast_gelu": Accuracy("x (1 + erf(x / sqrt(2))) / 2", 5, "in ulp of x / 2 where x < 0"),
+    "fast_mish": Accuracy("x tanh(log(1 + exp(x)))", 5, "results below 4e-36 become 0"),
+    "fast_sin": Accuracy("sin(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
+    "fast_cos": Accuracy("cos(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
+    "fast_pow": Accuracy("pow(x, y)", 1.5, "with all cases of C's pow, except pow(-1, infinity)"),
+}
+"""By name."""
+
+
+def with_dependencies(names: set[str]) -> list[str]:
+    """The text of the functions and of those that they call, callees first."""
+    needed: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        needed.add(name)
+        calls = re.findall(r"\b(\w+)\(", FUNCTIONS[name])
+        pending += [callee for callee in calls if callee in FUNCTIONS and callee not in needed]
+    return [text for name, text in FUNCTIONS.items() if name in needed]
