@@ -229,8 +229,7 @@ def optimize(
     called in a notebook, where an event loop is running.
     """
     from kernelpro.authors.choice import cap_dollars, choose_author
-    from kernelpro.engine import session
-    from kernelpro.engine.store import default_runs_dir
+    from kernelpro.engine import session, store
     from kernelpro.pools.local import LocalPool
     from kernelpro.records.events import Note
 
@@ -259,9 +258,7 @@ def optimize(
         objective=objective,
         speed_tolerance=speed_tolerance,
     )
-    request = session.RunRequest(
-        config, Path(runs_dir) if runs_dir else default_runs_dir(), target, reuse="always"
-    )
+    request = session.RunRequest(config, store.runs_dir(runs_dir), target, reuse="always")
     session.validate(request)
     printer = _Printer()
     notify = on_event or printer.on_event

@@ -5,6 +5,7 @@ judge.py, profile.py, optimize.py, bench.py, runs.py, knowledge.py, code_search.
 doctor.py, init.py    what each command does
 display.py     the live display of a run                    parsing.py   --budget, --role and --price
 pools.py       --pool                                       errors.py    errors and exit codes
+output.py      tables and files
 """
 
 from __future__ import annotations

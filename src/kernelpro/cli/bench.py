@@ -22,11 +22,12 @@ from rich.table import Table as RichTable
 import kernelpro
 from kernelpro.cli.commands.bench import BenchOptions
 from kernelpro.cli.errors import INTERNAL_ERROR
+from kernelpro.cli.output import table_console
 from kernelpro.cli.parsing import gives_dollars, judge_effort, select_baselines
 from kernelpro.cli.pools import open_pool, require_target, require_target_option, worker_hint
 from kernelpro.cli.run_config import describe_budget, make_run_config
 from kernelpro.engine import session
-from kernelpro.engine.store import default_runs_dir
+from kernelpro.engine.store import runs_dir
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, Options, Result, Target, digest
 from kernelpro.suites import (
@@ -127,9 +128,9 @@ class _Bench:
 
     def _search(self) -> int:
         """Problems are independent: nothing is learned from one for the next."""
-        options, runs_dir = self.options, self.log.folder / "runs"
+        options, folder = self.options, self.log.folder / "runs"
         config, choice = make_run_config(options, self.problems[0].task, self.judge_options, knowledge=False)
-        config = session.validate(session.RunRequest(config, runs_dir, self.target)).config
+        config = session.validate(session.RunRequest(config, folder, self.target)).config
         searches = [
             searching.BenchSearch(problem, replace(config, task=problem.task, target=self.target))
             for problem in self.problems
@@ -289,7 +290,7 @@ def _folder(options: BenchOptions) -> Path:
     kind = "probe" if options.probe else "kernels" if judges else "author"
     path = Path(options.suite.removeprefix("kernelbench:").removeprefix(published.PREFIX)).resolve()
     name = "builtin" if options.suite == "builtin" else path.stem if path.is_file() else path.name
-    return default_runs_dir().parent / "benches" / f"{name}-{kind}"
+    return runs_dir().parent / "benches" / f"{name}-{kind}"
 
 
 # --- output ----------------------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ def _print_tables(form: str, title: str, tables: Sequence[scoreboard.Table], lin
         print("\n\n".join(scoreboard.markdown(table) for table in tables), end="\n\n")
         print("\n".join(f"- {line.strip()}" for line in lines))
         return
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     console.print(title, markup=False)
     for titles, rows in tables:
         table = RichTable()

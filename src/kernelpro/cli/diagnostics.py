@@ -4,13 +4,12 @@ documentation."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from kernelpro.cli.commands.diagnostics import DiagnosticsOptions
+from kernelpro.cli.output import table_console
 from kernelpro.diagnose import ALL_BOUNDS, Diagnostic
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.diagnose.requirements import required_data
@@ -35,7 +34,7 @@ def list_diagnostics(options: DiagnosticsOptions) -> int:
             table.add_column(title, overflow="fold")
         for d in diagnostics:
             table.add_row(d.name, d.target, d.objective, d.level, _bounds(d), _data(d), d.trigger)
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        table_console().print(table)
     return 0
 
 

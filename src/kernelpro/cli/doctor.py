@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from kernelpro.cli.commands.doctor import DoctorOptions
+from kernelpro.cli.output import table_console
 from kernelpro.pools import local
 from kernelpro.records import EnergyData, Job, Target
 from kernelpro.records.energy import format_joules, format_ratio
@@ -30,7 +30,7 @@ def check_machine(options: DoctorOptions) -> int:
     colors = {"ok": "green", "missing": "red", "weak": "yellow"}
     for check in checks:
         table.add_row(check.what, f"[{colors[check.state]}]{check.state}[/]", check.detail)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    table_console(140).print(table)
     return 0
 
 

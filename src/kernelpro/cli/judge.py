@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kernelpro.cli.commands.judge import JudgeOptions
 from kernelpro.cli.errors import INTERNAL_ERROR, print_error
+from kernelpro.cli.output import table_console
 from kernelpro.cli.parsing import judge_effort, select_baselines
 from kernelpro.cli.pools import open_pool, worker_hint
 from kernelpro.pools.pool import ResultPending
@@ -158,7 +159,7 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
             format_share(verdict.own_share) if verdict.own_share is not None and verdict.times else "",
             *(energy_cells(verdict.energy) if has_energy else ()),
         )
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     console.print(table)
     if measured := next((verdict for verdict in verdicts if verdict.times), None):
         times = ", ".join(f"{name} {measured.times[name].value:.4g} ms" for name in baselines)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from kernelpro.cli.commands.knowledge import KnowledgeOptions
 from kernelpro.cli.errors import print_error
+from kernelpro.cli.output import table_console
 from kernelpro.memory.knowledge import Knowledge, default_path
 
 
@@ -44,6 +43,5 @@ def show_knowledge(options: KnowledgeOptions) -> int:
             str(entry.wins),
         )
     if not options.json:
-        width = None if sys.stdout.isatty() else 160
-        Console(width=width).print(table if table.row_count else "nothing has been learned yet")
+        table_console().print(table if table.row_count else "nothing has been learned yet")
     return 0

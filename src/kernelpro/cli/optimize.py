@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 from kernelpro import report
 from kernelpro.authors.by_name import create_author
@@ -25,7 +24,7 @@ from kernelpro.cli.pools import (
 from kernelpro.cli.run_config import describe_budget, describe_mode, describe_target, make_run_config
 from kernelpro.engine import session
 from kernelpro.engine.loop import Engine, Paused
-from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, NoVerdict, Options, Outcome, RunConfig
 from kernelpro.report.reproduce import runs_dir_option
@@ -37,10 +36,13 @@ def optimize_task(options: OptimizeOptions) -> int:
     task = load_task(options.task, mode=options.mode, precision=options.precision)
     judge_options = Options(baselines=select_baselines(options), sandbox=options.sandbox)
     config, choice = make_run_config(options, task, judge_options, not options.no_knowledge)
-    runs_dir = Path(options.runs_dir) if options.runs_dir else default_runs_dir()
     is_resumable = _exits_while_waiting(config)
     request = session.RunRequest(
-        config, runs_dir, options.target, options.name or "", "unfinished" if is_resumable else "never"
+        config,
+        runs_dir(options.runs_dir),
+        options.target,
+        options.name or "",
+        "unfinished" if is_resumable else "never",
     )
     require_target_option(options, options.target)
     session.validate(request)
@@ -67,7 +69,7 @@ def _exits_while_waiting(config: RunConfig) -> bool:
 
 def resume_run(options: ResumeOptions) -> int:
     """Continue a run; return the exit code. A finished run without new budget is left as it is."""
-    store = RunStore.open(Path(options.runs_dir) if options.runs_dir else default_runs_dir(), options.run)
+    store = RunStore.open(runs_dir(options.runs_dir), options.run)
     store.lock()
     config = store.config()
     changed = replace(

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kernelpro.cli.commands.profile import ProfileOptions
+from kernelpro.cli.output import write_file
 from kernelpro.cli.pools import open_pool
 from kernelpro.diagnose import evidence, guidance
 from kernelpro.diagnose.diagnostics import registry
@@ -52,7 +53,7 @@ def profile_candidate(options: ProfileOptions) -> int:
         measured, diagnosis = asyncio.run(profile(submit, spec, diagnostics.values(), record))
     if options.plot:
         title = f"{spec.task.name}: {candidate.name} on {measured.device.name}"
-        _write_plot(Path(options.plot), profile_plot.plot_svg(diagnosis, title))
+        write_file(options.plot, profile_plot.plot_svg(diagnosis, title), "--plot")
     if options.json:
         print(json.dumps(as_json(measured, diagnosis, options.raw), separators=(",", ":")))
     else:
@@ -68,13 +69,6 @@ def _check_plot(path: Path) -> None:
         raise BadInput(f"--plot {path}: folder {path.parent} does not exist")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise BadInput(f"--plot {path}: cannot be written")
-
-
-def _write_plot(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
 
 
 def as_json(measured: Profile, diagnosis: Diagnosis, raw: bool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree as TreeView
@@ -17,27 +16,19 @@ from rich.tree import Tree as TreeView
 from kernelpro import report
 from kernelpro.cli.commands.runs import ExportOptions, ReportOptions, RunsOptions, ShowOptions
 from kernelpro.cli.errors import print_error
-from kernelpro.cli.options import RunsDirOptions
+from kernelpro.cli.output import table_console, write_file
 from kernelpro.diagnose import guidance
 from kernelpro.engine import export, model_costs
-from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.llm.transcripts import FILE, TranscriptEntry, Transcripts
 from kernelpro.records import BadInput, Outcome, Step, Verdict
 from kernelpro.report import pareto_plot, wording
 from kernelpro.report.reproduce import runs_dir_option
 
 
-def _runs_dir(options: RunsDirOptions) -> Path:
-    return Path(options.runs_dir) if options.runs_dir else default_runs_dir()
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
 def list_runs(options: RunsOptions) -> int:
     """Print all runs, the one that changed last at the end."""
-    folder = _runs_dir(options)
+    folder = runs_dir(options.runs_dir)
     table = Table()
     for title in ("run", "task", "target", "author", "policy", "started", "steps", "state", "best"):
         table.add_column(title, overflow="fold")
@@ -58,7 +49,7 @@ def list_runs(options: RunsOptions) -> int:
             name, task, config.target, config.author_name, config.policy, started, str(count), state, best
         )
     if not options.json:
-        _console().print(table if table.row_count else f"no runs in {folder}")
+        table_console().print(table if table.row_count else f"no runs in {folder}")
     return 0
 
 
@@ -77,14 +68,14 @@ def _describe_best(outcome: Outcome | None, steps: list[Step]) -> str:
 def delete_runs(options: RunsOptions) -> int:
     """Delete runs in the given order, up to the first one that does not exist or is in use."""
     for name in options.delete:
-        RunStore.open(_runs_dir(options), name).delete()
+        RunStore.open(runs_dir(options.runs_dir), name).delete()
         print(f"deleted: {name}", file=sys.stderr)
     return 0
 
 
 def show_run(options: ShowOptions) -> int:
     """Print the search tree of a run, or everything about one step."""
-    store = RunStore.open(_runs_dir(options), options.run)
+    store = RunStore.open(runs_dir(options.runs_dir), options.run)
     if options.plot:
         _write_plot(store, Path(options.plot))
     stored = store.steps()
@@ -125,10 +116,7 @@ def _write_plot(store: RunStore, path: Path) -> None:
         hint = "" if reason else "; --objective energy-at-speed or edp measures it"
         raise BadInput(f"--plot: run {store.id} has no energy measurements{reason}{hint}")
     title = f"{store.config().task.name}: speed against energy"
-    try:
-        path.write_text(pareto_plot.plot_svg(points, title), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--plot {path}: cannot be written ({error.strerror})") from None
+    write_file(path, pareto_plot.plot_svg(points, title), "--plot")
 
 
 def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
@@ -149,7 +137,7 @@ def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
         author = f" by {step.author}" if step.author else ""
         label = f"{number} {step.action}{donor}{author}: {result}  {step.plan or step.note}"
         nodes[number] = nodes.get(step.parent, root).add(f"{winner}{escape(label)}")
-    console = _console()
+    console = table_console()
     console.print(root)
     resume = f"kernelpro resume {store.id}{runs_dir_option(store)}"
     if outcome is None:
@@ -171,7 +159,7 @@ def _print_costs(costs: model_costs.ModelCosts) -> None:
             table.add_row(
                 role, str(cost.calls), str(cost.tokens_in), str(cost.tokens_out), f"{cost.dollars:.4f}"
             )
-        _console().print(table)
+        table_console().print(table)
     if costs.prompts:
         print(f"prompts: {', '.join(costs.prompts)}")
 
@@ -248,20 +236,17 @@ def _describe_error(verdict: Verdict) -> str:
 
 def export_run(options: ExportOptions) -> int:
     """Write the winner or a step as one Python file."""
-    store = RunStore.open(_runs_dir(options), options.run)
+    store = RunStore.open(runs_dir(options.runs_dir), options.run)
     text = export.export_step(store, options.step)
-    path = Path(options.out or export.module_file_name(options.run))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--out {path}: cannot be written ({error.strerror})") from None
+    path = options.out or export.module_file_name(options.run)
+    write_file(path, text, "--out")
     print(f"{path}: test it with `python {path}`")
     return 0
 
 
 def write_report(options: ReportOptions) -> int:
     """Write the report of a run."""
-    store = RunStore.open(_runs_dir(options), options.run)
+    store = RunStore.open(runs_dir(options.runs_dir), options.run)
     if options.out == "-":
         print(report.render(store, options.format), end="")
     else:

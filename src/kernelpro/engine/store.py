@@ -45,9 +45,9 @@ _STATE_AFTER: dict[type[RunEvent], RunState] = {
 """The state of a run without an outcome that no process works on, by the last event of these types."""
 
 
-def default_runs_dir() -> Path:
-    """$KERNELPRO_RUNS_DIR, or the user's data directory."""
-    configured = os.environ.get("KERNELPRO_RUNS_DIR")
+def runs_dir(given: str | Path | None = None) -> Path:
+    """The folder of runs: the given one, else $KERNELPRO_RUNS_DIR, else the user's data directory."""
+    configured = given or os.environ.get("KERNELPRO_RUNS_DIR")
     return Path(configured) if configured else folders.data("runs")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import fields
 
-from kernelpro.engine.store import RunStore, default_runs_dir
+from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.records import BASELINES, Limits, Options, RunConfig
 from kernelpro.report.schema import ReproduceCommand
 
@@ -58,7 +58,7 @@ def runs_dir_option(store: RunStore) -> str:
 
 def _runs_dir_words(store: RunStore) -> list[str]:
     folder = store.folder.parent.absolute()
-    return [] if folder == default_runs_dir().absolute() else ["--runs-dir", str(folder)]
+    return [] if folder == runs_dir().absolute() else ["--runs-dir", str(folder)]
 
 
 def _command(purpose: str, *words: str) -> ReproduceCommand:

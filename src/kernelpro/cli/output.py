@@ -1,0 +1,23 @@
+"""Output of several commands: tables on stdout, and files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from kernelpro.records import BadInput
+
+
+def table_console(width: int = 160) -> Console:
+    """A console on stdout; `width` counts where that is no terminal."""
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def write_file(path: str | Path, text: str, option: str) -> None:
+    """Write the file that an option names; raises BadInput if that fails."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{option} {path}: cannot be written ({error.strerror})") from None
