@@ -89,6 +89,7 @@ TOGETHER = (
     "suites/test_bench.py",
     "suites/test_scoreboard.py",
     "suites/test_builtin.py",
+    "suites/test_judge_suite.py",
     "suites/test_problems.py",
     "suites/test_published.py",
     "suites/test_statistics.py",

@@ -30,6 +30,13 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         rows, columns = x.shape
         layernorm_row[(rows,)](
-            x, self.norm.weight, self.norm.bias, y, columns, self.norm.eps, BLOCK=triton.next_power_of_2(columns), num_warps=8
+            x,
+            self.norm.weight,
+            self.norm.bias,
+            y,
+            columns,
+            self.norm.eps,
+            BLOCK=triton.next_power_of_2(columns),
+            num_warps=8,
         )
         return y

@@ -32,6 +32,15 @@ class ModelNew(nn.Module):
         rows, columns = x.shape
         block = triton.next_power_of_2(columns)
         layernorm_several[(triton.cdiv(rows, 4),)](
-            x, self.norm.weight, self.norm.bias, y, rows, columns, self.norm.eps, ROWS=4, BLOCK=block, num_warps=8
+            x,
+            self.norm.weight,
+            self.norm.bias,
+            y,
+            rows,
+            columns,
+            self.norm.eps,
+            ROWS=4,
+            BLOCK=block,
+            num_warps=8,
         )
         return y

@@ -10,7 +10,9 @@ from torch import nn
 
 
 @triton.jit
-def matmul_grouped(a, b, c, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr):
+def matmul_grouped(
+    a, b, c, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr
+):
     across = n // COLUMNS
     group = tl.program_id(0) // (GROUP * across)
     inside = tl.program_id(0) % (GROUP * across)

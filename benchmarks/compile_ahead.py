@@ -1,0 +1,307 @@
+"""Compile references ahead of their turn, in processes that never touch the device.
+
+A library for judge_suite.py. torch.compile runs on fake tensors: it traces, generates and compiles code for
+the device, and stops before the first call. The judge then finds the code in the compilers' caches, and the
+code itself is a candidate (`seed`). Fake tensors also tell how much memory an eager call needs.
+
+Where the compiler wants to benchmark on the device, it is stopped: another problem may be timed there. The
+judge then compiles that reference itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kernelpro.records import Record, Target, Task, folders  # noqa: E402
+
+_TIMEOUT = 150.0
+"""Seconds for one reference: the largest networks take a minute on one core."""
+
+
+@dataclass(frozen=True)
+class AheadRequest(Record):
+    """A reference to compile."""
+
+    task: Task
+    target: Target
+    compile: bool = True
+    """False: only its memory is computed."""
+
+
+@dataclass(frozen=True)
+class AheadResult(Record):
+    """What is known of a reference before the judge prepares it."""
+
+    seed: str = ""
+    """torch.compile's code as a candidate; empty if there is none."""
+    reason: str = ""
+    """Why there is no seed, or why nothing was compiled."""
+    eager_bytes: int | None = None
+    """Device memory of one eager call: parameters, inputs, intermediate tensors and outputs."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage: memory, compile."""
+
+
+class AheadCompilers:
+    """Some processes that serve a queue of references."""
+
+    def __init__(self, processes: int, log: Path):
+        self._log = log
+        self._queue: queue.Queue[tuple[AheadRequest, Future[AheadResult]] | None] = queue.Queue()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._closed = threading.Event()
+        for _ in range(processes):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def submit(self, request: AheadRequest) -> Future[AheadResult]:
+        """Queue a reference."""
+        future: Future[AheadResult] = Future()
+        self._queue.put((request, future))
+        return future
+
+    def _serve(self) -> None:
+        process = self._start()
+        while (item := self._queue.get()) is not None and not self._closed.is_set():
+            request, future = item
+            if process.poll() is not None:
+                process = self._start()
+            watchdog = threading.Timer(_TIMEOUT, _kill, (process,))
+            watchdog.start()
+            started = time.monotonic()
+            assert process.stdin and process.stdout
+            try:
+                process.stdin.write(request.dumps() + "\n")
+                process.stdin.flush()
+                future.set_result(AheadResult.from_json(json.loads(process.stdout.readline())))
+            except (OSError, ValueError):  # it was killed or crashed
+                seconds = time.monotonic() - started
+                future.set_result(
+                    AheadResult(reason="its process ended", seconds={"compile": round(seconds, 3)})
+                )
+            finally:
+                watchdog.cancel()
+        _kill(process)
+
+    def _start(self) -> subprocess.Popen[str]:
+        cache = folders.cache("compiled")
+        cache.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "TRITON_CACHE_DIR": f"{cache}/triton",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        with self._log.open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, __file__],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=lambda: os.nice(10),
+            )
+        self._processes.add(process)
+        return process
+
+    def close(self) -> None:
+        """Stop all processes."""
+        self._closed.set()
+        for process in list(self._processes):
+            self._queue.put(None)
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+# --- in the process --------------------------------------------------------------------------------------
+
+
+class _NeedsDevice(Exception):
+    """The compiler wants to run something on the device."""
+
+
+class _Captured(BaseException):
+    """Raised instead of the first call of the compiled code; the compiler does not catch it."""
+
+    def __init__(self, graph: Any, inputs: list[Any]):
+        super().__init__()
+        self.graph, self.inputs = graph, inputs
+
+
+def serve() -> None:
+    """Answer requests on stdin until it ends."""
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of libraries must not mix with answers
+    _never_benchmark()
+    for line in sys.stdin:
+        request = AheadRequest.from_json(json.loads(line))
+        try:
+            answer = _compile(request)
+        except Exception as error:
+            traceback.print_exc()
+            answer = AheadResult(reason=f"{type(error).__name__}: {str(error)[:300]}")
+        output.write(answer.dumps() + "\n")
+        output.flush()
+
+
+def _never_benchmark() -> None:
+    """Stop the compiler where it would measure on the device."""
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.runtime import benchmarking
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _NeedsDevice("the compiler benchmarks on the device")
+
+    if hasattr(pad_mm, "should_pad_bench"):
+        pad_mm.should_pad_bench = refuse
+    for name in ("benchmark", "benchmark_gpu"):
+        if hasattr(benchmarking.benchmarker, name):
+            setattr(benchmarking.benchmarker, name, refuse)
+
+
+def _compile(request: AheadRequest) -> AheadResult:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from kernelpro.lab.exclusive import compiling
+    from kernelpro.lab.tasks.reference import load_source, unload
+
+    task, device = request.task, request.target
+    torch._dynamo.reset()
+    if device != "cpu":  # code for the CPU depends on the number of threads
+        torch.set_num_threads(1)
+    quiet = compiling() if device == "cpu" else contextlib.nullcontext()
+    try:
+        with quiet, FakeTensorMode(), torch.no_grad():
+            started = time.monotonic()
+            module = load_source(task)
+            with _live_bytes() as memory, torch.device(device):
+                model = getattr(module, task.entry)(*module.get_init_inputs())
+                model.train(task.mode == "train").requires_grad_(False)
+                inputs = list(module.get_inputs())
+                result = model(*inputs)
+            seconds = {"memory": round(time.monotonic() - started, 3)}
+            if not request.compile:
+                return AheadResult(eager_bytes=memory.peak, seconds=seconds)
+            started = time.monotonic()
+            _set_precision(task, model, inputs, device)
+            seed, reason = _seed(task, model, inputs, result, device)
+            seconds["compile"] = round(time.monotonic() - started, 3)
+            return AheadResult(seed, reason, memory.peak, seconds)
+    finally:
+        unload(task)
+
+
+def _set_precision(task: Task, model: Any, inputs: list[Any], device: str) -> None:
+    """The same flags as for the judge's baseline: they are part of the key in the compilers' caches."""
+    import torch
+
+    tensors = [*model.state_dict().values(), *(leaf for leaf in inputs if isinstance(leaf, torch.Tensor))]
+    dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+    default = "tf32" if device == "cuda" and dtypes[:1] in ([], [torch.float32]) else "fp32"
+    tf32 = (task.precision or default) == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -> tuple[str, str]:
+    """torch.compile's code as a candidate, or why there is none."""
+    import torch
+    from torch._inductor.output_code import CompiledFxGraph
+
+    from kernelpro.lab import tree
+    from kernelpro.lab.seeds import NoSeed, capture
+    from kernelpro.lab.seeds.compose import compose_candidate
+
+    def stop(graph: Any, arguments: Any) -> Any:
+        raise _Captured(graph, list(arguments))
+
+    original = CompiledFxGraph.__call__
+    CompiledFxGraph.__call__ = stop  # type: ignore[method-assign,assignment]
+    capture._tensor_key = _storage_key
+    try:
+        torch.compile(model)(*inputs)
+        return "", "no compiled code was called"
+    except _Captured as captured:
+        outputs: list[Any] = []
+        tree.flatten(result if isinstance(result, list | tuple) else [result], outputs)
+        strides = getattr(captured.graph, "output_strides", None)
+        if strides is not None and len(strides) != len(outputs):
+            return "", f"{len(strides)} outputs of the compiled code for {len(outputs)} of the model"
+        call = capture.GraphCall(captured.graph, captured.inputs, outputs)
+        reference: Any = SimpleNamespace(task=task)
+        try:
+            graph = capture.capture_from_calls(reference, model, inputs, result, [call])
+            return compose_candidate(graph, task, "compile", device), ""
+        except NoSeed as reason:
+            return "", str(reason)
+    finally:
+        CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
+
+
+def _storage_key(tensor: Any) -> tuple[Any, ...]:
+    """Equal for tensors with the same memory, also for fake ones, which have no address."""
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return (tensor.dtype, *place, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+@contextlib.contextmanager
+def _live_bytes() -> Iterator[Any]:
+    """Track the bytes of live tensors; `peak` is their maximum."""
+    import weakref
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    class LiveBytes(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.live = self.peak = 0
+            self.known: set[int] = set()
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            tree_map_only(torch.Tensor, self.add, result)
+            return result
+
+        def add(self, tensor: Any) -> None:
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, int(storage.nbytes())
+            if key not in self.known:
+                self.known.add(key)
+                self.live += size
+                self.peak = max(self.peak, self.live)
+                weakref.finalize(storage, self.drop, key, size)
+
+        def drop(self, key: int, size: int) -> None:
+            self.known.discard(key)
+            self.live -= size
+
+    with LiveBytes() as mode:
+        yield mode
+
+
+if __name__ == "__main__":
+    serve()
