@@ -314,7 +314,11 @@ class _VariantJudge:
 
     def _variant(self, source: str, options: TuneOptions) -> Job:
         assert self._job.candidate
-        chosen = replace(self._job.options, effort=options.effort, give_up_ms=options.give_up_ms)
+        # the points that win are judged again with normal effort
+        guards = self._job.options.guards and options.effort == "normal"
+        chosen = replace(
+            self._job.options, effort=options.effort, give_up_ms=options.give_up_ms, guards=guards
+        )
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=chosen)
 
 

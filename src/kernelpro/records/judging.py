@@ -139,6 +139,8 @@ class Options(Record):
     """Host memory that a candidate may use; 0: three quarters of the machine's."""
     give_up_ms: float = field(default=0.0, metadata=PER_CANDIDATE)
     """Stop timing a candidate whose median after a few rounds is above this; 0: never."""
+    guards: bool = field(default=True, metadata=PER_CANDIDATE)
+    """Whether to look for writes out of bounds of a candidate that passes."""
     energy: bool = field(default=False, metadata=PER_CANDIDATE)
     """Whether to measure the energy of a candidate that passes, which takes half a minute."""
     energy_baseline: str = field(default="", metadata=PER_CANDIDATE)

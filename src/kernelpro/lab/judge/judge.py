@@ -8,7 +8,8 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
  3. verification: calls on all distributions in random order, each output against the oracle;
  4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified;
  5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py), in words;
- 6. energy (lab/energy), if requested, before the sandbox is closed.
+ 6. energy (lab/energy), if requested, before the sandbox is closed;
+ 7. in another sandbox, whether it stays inside its buffers (memory_safety.py).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 import torch
 
 from kernelpro.lab.energy.meter import EnergyMeter
-from kernelpro.lab.judge import own_work, probes, tripwires, wording
+from kernelpro.lab.judge import memory_safety, own_work, probes, tripwires, wording
 from kernelpro.lab.judge.decision import Facts, decide, is_short
+from kernelpro.lab.judge.memory_safety import GuardedCalls
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
@@ -82,7 +84,7 @@ class Judge:
         self.notes: list[str] = []
         self.not_scorable: str | None = None
         """Why the task cannot be scored; None where it can."""
-        self._teardown_thread: threading.Thread | None = None
+        self._teardown_threads: list[threading.Thread] = []
         self._preparation_seconds: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._energy_meter: EnergyMeter | None = None
@@ -124,6 +126,8 @@ class Judge:
             with clock("start baselines"):
                 self._start_baselines()
             self._runner = RoundRunner(bench, self.baselines, self._check)
+            with clock("guards"):
+                memory_safety.prepare(bench.target)
         with clock("tolerance"):
             self._report("deriving the tolerance")
             # probes look at inputs as given alone
@@ -217,9 +221,24 @@ class Judge:
         if state.machine_code and state.machine_code in known_machine_code:
             raise DuplicateMachineCode(state.machine_code)
         self._report("loading")
+        guarded = GuardedCalls(self.bench, self._verification_inputs) if self.options.guards else None
+        try:
+            verdict = self._measure_and_decide(state, guarded)
+            return self._with_memory_safety(state, verdict, guarded) if guarded else verdict
+        except CandidateRejected as error:
+            raise (guarded.explain(error, candidate, self._check) if guarded else error) from None
+        finally:
+            if guarded:
+                guarded.close(self._close_in_background)
+
+    def _measure_and_decide(self, state: _CandidateState, guarded: GuardedCalls | None) -> Verdict:
+        """The verdict before guarded calls; raises CandidateRejected where the candidate does not pass."""
+        clock = state.clock
         with clock("start"):
             participant = self.bench.start_candidate()
             self._wait_for_teardown()
+            if guarded:
+                guarded.wait_until_started()
         try:
             facts = self._measure(participant, state)
             verdict = self._decide(state, facts)
@@ -231,12 +250,24 @@ class Judge:
         except BaseException:  # Ctrl-C too: no child is left behind
             participant.close()
             raise
-        self._teardown_thread = participant.close_in_background()
+        self._close_in_background(participant)
         if slowed := self._runner.slowed_baselines(facts.rounds):
             self._wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
             verdict = replace(self._decide(state, facts), energy=verdict.energy)
         return verdict
+
+    def _with_memory_safety(self, state: _CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
+        """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
+        self._report("checking for writes out of bounds")
+        with state.clock("guards"):
+            note = guarded.check(state.candidate, self._check)
+        measurement = replace(verdict.measurement, seconds=state.clock.seconds())
+        notes = (*verdict.notes, note) if note else verdict.notes
+        return replace(verdict, measurement=measurement, notes=notes)
+
+    def _close_in_background(self, participant: Participant) -> None:
+        self._teardown_threads.append(participant.close_in_background())
 
     def _inspect(self, candidate: Candidate) -> None:
         """Reject what does not parse or trips a tripwire."""
@@ -292,9 +323,8 @@ class Judge:
 
     def _wait_for_teardown(self) -> None:
         """The last candidate's processes must have ended before this one is measured."""
-        if self._teardown_thread:
-            self._teardown_thread.join()
-        self._teardown_thread = None
+        while self._teardown_threads:
+            self._teardown_threads.pop().join()
 
     def _verify(self, participant: Participant) -> Accuracy:
         """Verify calls on all distributions in random order.

@@ -28,7 +28,7 @@ from kernelpro.lab.measure.participant import Flusher, Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox.builds import Builds
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
-from kernelpro.lab.sandbox.memory import Region, layout
+from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
 from kernelpro.lab.tasks import paths, work
@@ -53,6 +53,7 @@ class Bench:
         self.preparation = Stopwatch()
         self._regions: list[Region] = []
         self._candidate_regions: list[Region] = []
+        self._guarded_regions: list[Region] = []
 
     def open(self, report: Callable[[str], None]) -> None:
         """Load the reference and measure the device. Raises BadInput."""
@@ -186,10 +187,14 @@ class Bench:
         return self._participant(process, regions, trusted=True)
 
     def _participant(
-        self, process: SandboxedProcess, regions: list[Region], trusted: bool = False
+        self,
+        process: SandboxedProcess,
+        regions: list[Region],
+        trusted: bool = False,
+        slots: list[Slot] | None = None,
     ) -> Participant:
         protocol = CudaParticipant if self.target == "cuda" else CpuParticipant
-        return protocol(process, regions, self._form, self._slots, self._flusher, trusted)
+        return protocol(process, regions, self._form, slots or self._slots, self._flusher, trusted)
 
     def start_candidate(self, role: str = "candidate", allowed_syscalls: tuple[str, ...] = ()) -> Participant:
         """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for
@@ -200,17 +205,7 @@ class Bench:
             self._candidate_regions = []
         if not self._candidate_regions:
             self._candidate_regions = self._allocate_regions(max(2, self._buffer_set_count(MAX_CALLS)))
-        memory = int(self.options.memory_gib * 2**30) or int(
-            0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        )
-        limits = ResourceLimits(memory, address_space=self.target == "cpu")
-        process = self.launcher.start(
-            role,
-            limits,
-            _file_descriptors(self._candidate_regions),
-            _thread_variables(),
-            allowed_syscalls=allowed_syscalls,
-        )
+        process = self._start_process(role, self._candidate_regions, allowed_syscalls)
         participant = self._participant(process, self._candidate_regions)
         try:
             participant.request(self.start_request(), self.options.call_timeout)
@@ -218,6 +213,36 @@ class Bench:
             participant.close()
             raise
         return participant
+
+    def _start_process(
+        self, role: str, regions: list[Region], allowed_syscalls: tuple[str, ...] = ()
+    ) -> SandboxedProcess:
+        memory = int(self.options.memory_gib * 2**30) or int(
+            0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        )
+        return self.launcher.start(
+            role,
+            ResourceLimits(memory, address_space=self.target == "cpu"),
+            _file_descriptors(regions),
+            _thread_variables(),
+            allowed_syscalls=allowed_syscalls,
+        )
+
+    def guarded_regions(self, inputs: list[torch.Tensor], margin: int) -> tuple[list[Slot], list[Region]]:
+        """Memory for inputs like these with `margin` bytes around each, and where they lie in it."""
+        slots, nbytes = layout(inputs, margin)
+        if self.target == "cpu":  # see start_candidate
+            self.release_regions(self._guarded_regions)
+            self._guarded_regions = []
+        if not self._guarded_regions:
+            region = Region(self.target, nbytes)
+            self._regions.append(region)
+            self._guarded_regions = [region]
+        return slots, self._guarded_regions
+
+    def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:
+        """A fresh process for calls with guards; it has not been asked to start."""
+        return self._participant(self._start_process("guarded", regions), regions, slots=slots)
 
     def load_request(self, candidate: Candidate) -> tuple[dict[str, Any], bytes]:
         """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
@@ -242,7 +267,8 @@ class Bench:
     def load_candidate(self, participant: Participant, candidate: Candidate) -> Any:
         """Load the candidate and map its inputs; returns how its parameters were set. The last candidate has
         ended."""
-        self._fill_regions(self._candidate_regions)
+        if participant.regions is self._candidate_regions:
+            self._fill_regions(self._candidate_regions)
         request, tail = self.load_request(candidate)
         parameters = participant.request(request, self.options.build_timeout, tail).get("parameters")
         if parameters not in ("by name", "by seed", "none"):

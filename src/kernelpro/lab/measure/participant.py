@@ -268,6 +268,7 @@ _PHASES = {
     "burst": "in forward, called several times in a row",
     "loop": "in forward, called in a loop",
     "stop_loop": "after being called in a loop",
+    "damages": "after a call",
     "kernel_times": "while its kernels were timed",
     "compile_variants": "compiling the baselines",
     "compiled_source": "compiling the reference",

@@ -25,6 +25,7 @@ Reply = tuple[dict[str, Any], bytes]
 
 ROLES = {
     "candidate": "kernelpro.lab.sandbox.candidate_server:CandidateServer",
+    "guarded": "kernelpro.lab.sandbox.guarded_server:GuardedServer",
     "baseline": "kernelpro.lab.sandbox.baseline_server:BaselineServer",
     "build": "kernelpro.lab.sandbox.build_server:BuildServer",
     "profile": "kernelpro.lab.profile.profiling_server:ProfilingServer",
@@ -44,7 +45,7 @@ class RequestServer:
 
 def preload() -> None:
     """Import what the sandbox's own roles need, before children are forked."""
-    for role in ("candidate", "baseline", "build"):
+    for role in ("candidate", "guarded", "baseline", "build"):
         _class_of(role)
 
 

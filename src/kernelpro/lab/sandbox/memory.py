@@ -65,15 +65,18 @@ def _parse_int(value: object) -> int:
     return value
 
 
-def layout(tensors: list[torch.Tensor]) -> tuple[list[Slot], int]:
+def layout(tensors: list[torch.Tensor], margin: int = 0) -> tuple[list[Slot], int]:
     """Slots for tensors in one region, and the region's size. Dense strides are kept, others become
-    contiguous."""
-    slots, offset = [], 0
+    contiguous.
+
+    `margin`: unused bytes before and after each tensor, a multiple of the alignment.
+    """
+    slots, offset = [], margin
     for tensor in tensors:
         dense = torch.empty_like(tensor)  # preserves strides where the tensor is dense and non-overlapping
         slot = Slot(offset, tuple(dense.shape), tuple(dense.stride()), dtype_name(dense.dtype))
         slots.append(slot)
-        offset += -(-max(slot.span(), 1) // _ALIGN) * _ALIGN
+        offset += -(-max(slot.span(), 1) // _ALIGN) * _ALIGN + margin
     return slots, max(offset, _ALIGN)
 
 

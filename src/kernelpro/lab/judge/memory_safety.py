@@ -1,0 +1,156 @@
+"""Whether a candidate stays inside its buffers: calls with guards around them (sandbox/guards.py).
+
+ 1. A fresh sandbox, in which every buffer lies between two margins. It starts beside the timed one, and loads
+    the candidate once that one has passed.
+ 2. A call for each fill of the margins. Its output is checked against the oracle; then the parent looks at
+    the margins of the inputs, and the child at those of parameters, outputs and scratch buffers.
+ 3. An overwritten margin, or an output that is wrong only here, makes the candidate `wrong`.
+
+A candidate that fails here in another way (an allocator that it requires is missing, too little memory) is
+not convicted: the verdict gets a note. The timed process has no guards, so guards cost no candidate time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.sandbox import cpu_guards
+from kernelpro.lab.sandbox.guards import FAULT, FILLS, MARGIN_BYTES, Damage, InputMargins, parse_damages
+from kernelpro.lab.sandbox.memory import Region
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.lab.sandbox.process import CannotStart
+from kernelpro.lab.tasks.inputs import AS_GIVEN
+from kernelpro.records import Candidate, Status
+
+Check = Callable[[list[torch.Tensor], int, str], object]
+"""Raises CandidateRejected where outputs are wrong for the inputs of a seed and distribution."""
+_FAULT = re.compile(rf"{FAULT} (after|before) (\d+) (\d+)")
+_MEMORY_CRASH = re.compile(r"^in forward.*killed by SIG(SEGV|BUS|ABRT)|illegal memory access")
+_MAX_REASON = 300
+_NOT_CHECKED = "could not be checked for writes out of bounds"
+_NO_COMPILER = "writes out of bounds were looked for around inputs only: there is no C++ compiler"
+
+
+def prepare(target: str) -> None:
+    """Build what the guards need, once for a machine."""
+    if target == "cpu":
+        cpu_guards.build_library()
+
+
+class GuardedCalls:
+    """The guarded calls of one candidate. The process starts at once, in the background."""
+
+    def __init__(self, bench: Bench, inputs: Sequence[tuple[int, str]]):
+        """`inputs`: seeds and distributions; those as given are used."""
+        self._bench, self._inputs = bench, [pair for pair in inputs if pair[1] == AS_GIVEN]
+        self._failure = ""
+        self._participant: Participant | None = None
+        self._guarded = False
+        """Whether buffers of the child have guards."""
+        try:
+            tensors = bench.oracle.inputs(*self._inputs[0])[1]
+            self._slots, regions = bench.guarded_regions(tensors, MARGIN_BYTES)
+        except torch.OutOfMemoryError as error:
+            self._failure = str(error)
+            return
+        self._thread = threading.Thread(target=self._start, args=(regions,))
+        self._thread.start()
+
+    def _start(self, regions: list[Region]) -> None:
+        try:
+            self._participant = self._bench.start_guarded(regions, self._slots)
+            library = cpu_guards.build_library() if self._bench.target == "cpu" else b""
+            seconds = self._bench.options.call_timeout
+            reply = self._participant.request(self._bench.start_request(), seconds, library)
+            self._guarded = reply.get("guarded") is True
+        except (CandidateRejected, CannotStart, torch.OutOfMemoryError) as error:
+            self._failure = str(error)
+
+    def wait_until_started(self) -> None:
+        """Wait for the process: later it must not take memory or time from the timed one."""
+        if hasattr(self, "_thread"):
+            self._thread.join()
+
+    def check(self, candidate: Candidate, check: Check) -> str:
+        """Raise CandidateRejected for a candidate that writes out of bounds; return a note, or nothing."""
+        self.wait_until_started()
+        if self._failure or self._participant is None:
+            return f"{_NOT_CHECKED}: {self._failure}"
+        try:
+            self._load_and_call(self._participant, candidate, check)
+        except CandidateRejected as error:
+            return _explain(error, self._participant)
+        except torch.OutOfMemoryError as error:
+            return f"{_NOT_CHECKED}: {error}"
+        return "" if self._guarded else _NO_COMPILER
+
+    def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
+        """The error; for a crash in forward, with the access out of bounds that guarded calls show."""
+        if not (error.status is Status.CRASHED and _MEMORY_CRASH.search(error.reason)):
+            return error
+        try:
+            self.check(candidate, check)
+        except CandidateRejected as found:
+            return CandidateRejected(error.status, f"{error.reason}; {found.reason}")
+        return error
+
+    def _load_and_call(self, participant: Participant, candidate: Candidate, check: Check) -> None:
+        bench, raw = self._bench, participant.regions[0].raw
+        margins = InputMargins(self._slots, participant.regions[0].nbytes)
+        bench.load_candidate(participant, candidate)
+        for index, (seed, distribution) in enumerate(self._inputs):
+            fill = FILLS[index % len(FILLS)]
+            participant.prepare(bench.options.call_timeout, fill=fill)
+            margins.fill(raw, fill)
+            seconds = bench.options.build_timeout if index == 0 else bench.options.call_timeout
+            inputs = bench.oracle.inputs(seed, distribution)[1]
+            result = participant.call(inputs, bench.output_spec, seconds)
+            # what was overwritten explains a wrong output
+            _require_intact(margins.damages(raw, fill) + _reported_damages(participant, seconds))
+            try:
+                check(result.outputs, seed, distribution)
+            except CandidateRejected as error:
+                raise CandidateRejected(
+                    error.status,
+                    f"its result depends on memory that it did not write, or outside its buffers (filled "
+                    f"with 0x{fill:02X}): {error.reason}",
+                ) from None
+
+    def close(self, close: Callable[[Participant], None]) -> None:
+        """End the process with `close`."""
+        self.wait_until_started()
+        if self._participant:
+            close(self._participant)
+
+
+def _reported_damages(participant: Participant, seconds: float) -> list[Damage]:
+    participant.process.thaw()
+    try:
+        return parse_damages(participant.request({"op": "damages"}, seconds).get("damages"))
+    except ValueError:
+        raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
+
+
+def _require_intact(damages: list[Damage]) -> None:
+    if damages:
+        others = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
+        raise CandidateRejected(Status.WRONG, f"writes out of bounds: {damages[0]}{others}")
+
+
+def _explain(error: CandidateRejected, participant: Participant) -> str:
+    """Raise for what shows an access out of bounds; return a note for any other failure."""
+    if error.status is Status.WRONG:
+        raise error
+    if error.status is Status.CRASHED and (fault := _FAULT.search(participant.process.log_tail())):
+        edge = "after the end" if fault[1] == "after" else "before the start"
+        raise CandidateRejected(
+            Status.WRONG,
+            f"accesses memory out of bounds: {fault[2]} bytes {edge} of a buffer of {fault[3]} bytes",
+        )
+    return f"{_NOT_CHECKED}: {error.reason[:_MAX_REASON]}"

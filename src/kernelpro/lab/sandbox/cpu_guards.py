@@ -1,0 +1,73 @@
+"""Guards around torch's buffers on the CPU: builds the allocator (the parent) and installs it (the child).
+
+The source is in cpu_guard_source.py. C++ candidates need the same compiler; where there is none, a candidate
+can hardly write out of bounds, and only inputs have guards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from kernelpro.lab.languages import cpp
+from kernelpro.lab.languages.native import BuildError, build
+from kernelpro.lab.sandbox.cpu_guard_source import SOURCE
+from kernelpro.lab.sandbox.guards import MARGIN_BYTES, Damage
+
+_MAX_ROWS = 64
+_LIBRARY = "guards.so"
+
+
+@lru_cache
+def build_library() -> bytes:
+    """The allocator as a shared library, built once for each version of torch; empty where it cannot be."""
+    compiler, root = cpp.compiler(), Path(torch.__file__).parent
+    if compiler is None:
+        return b""
+    flags = [
+        "-std=c++20",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        f"-I{root}/include",
+        f"-L{root}/lib",
+        "-Wl,--no-as-needed,-lc10",
+    ]
+    try:
+        return build(
+            "guards", f"// torch {torch.__version__}\n{SOURCE}", ".cpp", [compiler, *flags]
+        ).read_bytes()
+    except (BuildError, OSError):
+        return b""
+
+
+class CpuGuards:
+    """In the child: torch's CPU allocator with guards, from now on."""
+
+    def __init__(self, library: bytes):
+        path = Path(_LIBRARY).absolute()
+        path.write_bytes(library)
+        self._library = ctypes.CDLL(str(path))
+        self._library.kernelpro_guards_install(ctypes.c_size_t(MARGIN_BYTES))
+
+    def fill(self, byte: int) -> None:
+        """Fill all margins, and from now on new buffers, with another byte."""
+        self._library.kernelpro_guards_fill(byte)
+
+    def damages(self, names: Mapping[int, str]) -> list[Damage]:
+        """What was overwritten since the last time. `names`: of live buffers, by address."""
+        rows = (ctypes.c_uint64 * (5 * _MAX_ROWS))()
+        count = self._library.kernelpro_guards_damages(rows, _MAX_ROWS)
+        damages = []
+        for row in range(count):
+            start, nbytes, after, first, last = rows[5 * row : 5 * row + 5]
+            name = next(
+                (name for at, name in names.items() if start <= at < start + nbytes), "a scratch buffer"
+            )
+            damages.append(Damage(name, nbytes, "after" if after else "before", first, last))
+        return damages

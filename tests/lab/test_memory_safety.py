@@ -1,0 +1,107 @@
+"""Writes out of bounds make a candidate `wrong`, whichever buffer, side and distance; honest ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from faulty_kernels import BUFFERS, REACHES, TASK, write_kernel
+
+from kernelpro.lab.jobs import JobRunner
+from kernelpro.lab.judge.judge import Judge
+from kernelpro.lab.judge.memory_safety import GuardedCalls
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import Candidate, Options, Status, Target, Task
+
+
+class GuardedJudge:
+    """A prepared judge that makes only the guarded calls."""
+
+    def __init__(self, worker: JobRunner, target: Target):
+        options = Options(baselines=(), build_timeout=300.0, call_timeout=20.0)
+        self.bench = Bench(
+            Task(TASK, "scale").for_target(target), target, options, worker._launcher, worker._builds
+        )
+        self.bench.open(lambda stage: None)
+        self._judge = Judge(self.bench, lambda stage: None)
+        self._judge.prepare(timed=False)
+
+    def check(self, source: str) -> str:
+        """What is wrong with a candidate, the note on it, or nothing."""
+        calls = GuardedCalls(self.bench, self._judge._verification_inputs)
+        try:
+            return calls.check(Candidate(source, "faulty"), self._judge._check)
+        except CandidateRejected as error:
+            assert error.status is Status.WRONG, error.reason
+            return error.reason
+        finally:
+            calls.close(Participant.close)
+
+    def close(self) -> None:
+        self._judge.close()
+
+
+@pytest.fixture(scope="module")
+def cpu(worker: JobRunner) -> Iterator[GuardedJudge]:
+    judge = GuardedJudge(worker, "cpu")
+    yield judge
+    judge.close()
+
+
+@pytest.fixture(scope="module")
+def gpu(worker: JobRunner) -> Iterator[GuardedJudge]:
+    judge = GuardedJudge(worker, "cuda")
+    yield judge
+    judge.close()
+
+
+def _require_all_found(judge: GuardedJudge, language: str) -> None:
+    """Every store out of bounds is found and described; the same kernel without it passes."""
+    assert judge.check(write_kernel(language, "output", "after", 0)) == ""
+    for buffer, side, (reach, count) in product(BUFFERS, ("before", "after"), REACHES.items()):
+        edge = "after the end" if side == "after" else "before the start"
+        reason = judge.check(write_kernel(language, buffer, side, count))
+        expected = f"writes out of bounds: {4 * count} bytes {edge} of {BUFFERS[buffer]} ("
+        assert reason.startswith(expected), (buffer, side, reach, reason)
+
+
+@pytest.mark.parametrize("language", ["cpp", "python", pytest.param("load_inline", marks=pytest.mark.long)])
+def test_stores_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge, language: str) -> None:
+    _require_all_found(cpu, language)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["cuda", "triton", pytest.param("load_inline", marks=pytest.mark.long)])
+def test_stores_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
+    _require_all_found(gpu, language)
+
+
+def test_a_store_far_away_is_reported_with_its_distance(cpu: GuardedJudge) -> None:
+    source = write_kernel("cpp", "scratch", "after", 1).replace("bad[start + i]", "bad[start + 99 + i]")
+    assert cpu.check(source).endswith("of a scratch buffer (64000 bytes), from 396 bytes on")
+
+
+def test_an_access_behind_the_margin_is_reported(cpu: GuardedJudge) -> None:
+    source = write_kernel("cpp", "scratch", "after", 300_000)
+    assert "after the end of a buffer of 64000 bytes" in cpu.check(source)
+
+
+def test_a_result_that_depends_on_memory_never_written_is_wrong(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    adds = honest.replace("out[i] = scratch[i]", "out[i] = 0 * out[i] + scratch[i]")
+    assert "depends on memory that it did not write" in cpu.check(adds)
+
+
+def test_a_result_that_depends_on_memory_out_of_bounds_is_wrong(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    maximum = "out[0] = y[64 * 250] > out[0] && y[64 * 250] < 1e38 ? y[64 * 250] : out[0];\n    return 0;"
+    assert "outside its buffers (filled with 0x7B)" in cpu.check(honest.replace("return 0;", maximum))
+
+
+def test_a_read_out_of_bounds_that_changes_nothing_passes(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    read = "volatile float unused = y[64 * 250 + 3]; (void)unused;\n    return 0;"
+    assert cpu.check(honest.replace("return 0;", read)) == ""
