@@ -65,6 +65,7 @@ TOGETHER = (
     "lab/test_languages.py",
     "lab/test_crash_reports.py",
     "lab/test_machine.py",
+    "lab/test_memory_safety.py",
     "lab/test_no_leftover_files.py",
     "lab/test_outputs.py",
     "lab/test_reads.py",

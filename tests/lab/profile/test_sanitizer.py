@@ -77,6 +77,33 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
         assert sanitizer.first_error(nothing) == ""
 
 
+RACE = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at library_kernel(float *)+0x10 in other.cu:3
+=========     and Read access at library_kernel(float *)+0x20 in other.cu:4 [8 hazards]
+=========
+========= Error: Race reported between Write access at racy_kernel(const float *, float *)+0x1f0 in kernel.cu:5
+=========     and Read access at racy_kernel(const float *, float *)+0x200 in kernel.cu:6 [64000 hazards]
+=========
+========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
+"""
+UNWRITTEN = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at racy_kernel(const float *, float *)+0x100 in kernel.cu:7
+=========     by thread (64,0,0) in block (8,0,0)
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_only_errors_in_the_candidates_own_kernels_count() -> None:
+    assert sanitizer.first_error(RACE, {"racy_kernel"}) == (
+        "compute-sanitizer: Error: Race reported between Write access at racy_kernel(const float *, float *)+0x1f0 "
+        "in kernel.cu:5; and Read access at racy_kernel(const float *, float *)+0x200 in kernel.cu:6 [64000 hazards]"
+    )
+    assert "other.cu:3" in sanitizer.first_error(RACE)
+    assert sanitizer.first_error(RACE, {"racy"}) == "", "a whole name"
+    assert "read of size 4 bytes; at racy_kernel" in sanitizer.first_error(UNWRITTEN, {"racy_kernel"})
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "helps"),
     [
@@ -90,6 +117,7 @@ def test_other_kinds_are_told_and_nothing_is_made_up() -> None:
         (Status.CRASHED, "forward raised ValueError: illegal value", False),
         (Status.CRASHED, "calling it: the process was killed by signal 11", False),
         (Status.WRONG, "an illegal memory access", False),
+        (Status.WRONG, "writes out of bounds: 4 bytes after the end of output 0 (64 bytes)", True),
     ],
 )
 def test_it_is_asked_where_the_gpu_stopped_a_kernel_for_its_accesses(
@@ -188,3 +216,40 @@ class ModelNew(torch.nn.Module):
     assert result.verdict and result.verdict.status is Status.CRASHED
     assert "compute-sanitizer: Invalid __global__ write of size 4 bytes" in result.verdict.reason
     assert "beyond" in result.verdict.reason and ".cu:" in result.verdict.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(sanitizer.find_sanitizer() is None, reason="compute-sanitizer is not installed")
+def test_a_missing_barrier_and_a_read_of_unwritten_memory_are_found(worker: JobRunner) -> None:
+    source = '''
+import torch
+from kernelpro import runtime
+
+lib = runtime.cuda(r"""
+__global__ void racy_kernel(const float* x, const float* s, float* y) {
+    __shared__ float row[64];
+    int j = threadIdx.x, i = blockIdx.x * 64 + j;
+    row[j] = tanhf(x[i]);
+    float other = row[(j + 32) % 64];
+    y[i] = row[j] + 0 * other + (s[blockIdx.x] > 1e30f ? 1e-30f : 0);
+}
+extern "C" int go(const float* x, const float* s, float* y, cudaStream_t stream) {
+    racy_kernel<<<64, 64, 0, stream>>>(x, s, y);
+    return cudaGetLastError();
+}
+""")
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y, s = torch.empty_like(x), torch.empty(64, device=x.device)
+        lib.go(x, s, y)
+        return y
+'''
+    bench = Bench(TASK.for_target("cuda"), "cuda", Options(), worker._launcher, worker._builds)
+    bench.open(lambda stage: None)
+    try:
+        errors = sanitizer.find_defects(bench, Candidate(source), lambda stage: None)
+    finally:
+        bench.close()
+    assert set(errors) == {"racecheck", "initcheck"}
+    assert all("racy_kernel" in error and "kernel.cu:" in error for error in errors.values())

@@ -262,9 +262,12 @@ class Judge:
         self._report("checking for writes out of bounds")
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check)
+        notes = [*verdict.notes, *([note] if note else [])]
+        if self.options.effort == "full":
+            with state.clock("sanitizer"):
+                notes += memory_safety.sanitize(self.bench, state.candidate, self._report)
         measurement = replace(verdict.measurement, seconds=state.clock.seconds())
-        notes = (*verdict.notes, note) if note else verdict.notes
-        return replace(verdict, measurement=measurement, notes=notes)
+        return replace(verdict, measurement=measurement, notes=tuple(notes))
 
     def _close_in_background(self, participant: Participant) -> None:
         self._teardown_threads.append(participant.close_in_background())

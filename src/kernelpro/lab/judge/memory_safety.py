@@ -20,6 +20,7 @@ import torch
 
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
+from kernelpro.lab.profile import sanitizer
 from kernelpro.lab.sandbox import cpu_guards
 from kernelpro.lab.sandbox.guards import FAULT, FILLS, MARGIN_BYTES, Damage, InputMargins, parse_damages
 from kernelpro.lab.sandbox.memory import Region
@@ -32,9 +33,13 @@ Check = Callable[[list[torch.Tensor], int, str], object]
 """Raises CandidateRejected where outputs are wrong for the inputs of a seed and distribution."""
 _FAULT = re.compile(rf"{FAULT} (after|before) (\d+) (\d+)")
 _MEMORY_CRASH = re.compile(r"^in forward.*killed by SIG(SEGV|BUS|ABRT)|illegal memory access")
+_ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _NOT_CHECKED = "could not be checked for writes out of bounds"
-_NO_COMPILER = "writes out of bounds were looked for around inputs only: there is no C++ compiler"
+_UNGUARDED = {
+    "cpu": "writes out of bounds were looked for around inputs only: there is no C++ compiler",
+    "cuda": "writes out of bounds were looked for around inputs only: torch's allocator cannot be replaced",
+}
 
 
 def prepare(target: str) -> None:
@@ -88,7 +93,7 @@ class GuardedCalls:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
             return f"{_NOT_CHECKED}: {error}"
-        return "" if self._guarded else _NO_COMPILER
+        return "" if self._guarded else _UNGUARDED[self._bench.target]
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
         """The error; for a crash in forward, with the access out of bounds that guarded calls show."""
@@ -129,6 +134,21 @@ class GuardedCalls:
             close(self._participant)
 
 
+def sanitize(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> list[str]:
+    """Notes of compute-sanitizer on a GPU candidate; raises CandidateRejected for invalid accesses and
+    barriers.
+
+    Races and reads of unwritten memory may be harmless: they become notes.
+    """
+    if bench.target != "cuda":
+        return []
+    errors = sanitizer.find_defects(bench, candidate, report)
+    for tool in ("memcheck", "synccheck"):
+        if tool in errors:
+            raise CandidateRejected(Status.WRONG, errors[tool])
+    return list(errors.values())
+
+
 def _reported_damages(participant: Participant, seconds: float) -> list[Damage]:
     participant.process.thaw()
     try:
@@ -147,6 +167,8 @@ def _explain(error: CandidateRejected, participant: Participant) -> str:
     """Raise for what shows an access out of bounds; return a note for any other failure."""
     if error.status is Status.WRONG:
         raise error
+    if error.status is Status.CRASHED and _ILLEGAL_ACCESS.search(error.reason):
+        raise CandidateRejected(Status.WRONG, f"accesses memory out of bounds: {error.reason[:_MAX_REASON]}")
     if error.status is Status.CRASHED and (fault := _FAULT.search(participant.process.log_tail())):
         edge = "after the end" if fault[1] == "after" else "before the start"
         raise CandidateRejected(

@@ -238,6 +238,7 @@ class Bench:
             region = Region(self.target, nbytes)
             self._regions.append(region)
             self._guarded_regions = [region]
+        self._guarded_regions[0].clear()
         return slots, self._guarded_regions
 
     def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:

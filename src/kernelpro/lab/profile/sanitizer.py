@@ -1,7 +1,8 @@
-"""compute-sanitizer: where a kernel accesses memory that it does not own.
+"""compute-sanitizer: where a kernel accesses memory that it does not own, and which races it has.
 
-A candidate that the GPU stopped runs once more in the sandbox of external profilers; `first_error` parses the
-output. NVIDIA's manual: docs.nvidia.com/compute-sanitizer. The first error looks like
+A candidate that the GPU stopped, or that writes out of bounds, runs once more in the sandbox of external
+profilers (`locate_error`). A candidate that is judged with full effort runs under all four tools
+(`find_defects`). NVIDIA's manual: docs.nvidia.com/compute-sanitizer. The first error looks like
 
     ========= Invalid __global__ write of size 4 bytes
     =========     at unaligned_kernel():0x160 in memcheck_demo.cu:6
@@ -15,8 +16,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 
+from kernelpro.lab.languages import own_kernels
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile.profiler_sandbox import BUNDLE, ProfilerSandbox
 from kernelpro.records import Candidate, Status, Verdict
@@ -28,15 +31,22 @@ _MEMORY_FAULT = re.compile(
 """The driver's messages for kernels that it stopped for their memory accesses: errors 700, 714 and 716 to
 719."""
 _PREFIX = "========= "
-_ERROR = re.compile(r"Invalid |Malloc/Free error|.*\b(misaligned|out of bounds|exception)\b", re.IGNORECASE)
+_OUT_OF_BOUNDS = re.compile(r"(writes|accesses memory) out of bounds: ")
+"""The beginning of the verdict on a candidate that guarded calls convict."""
+_ERROR = re.compile(
+    r"Invalid |Malloc/Free error|Uninitialized |Barrier error|(Error: )?Race reported"
+    r"|.*\b(misaligned|out of bounds|exception)\b",
+    re.IGNORECASE,
+)
 _MAX_LINES = 6
 _TIMEOUT_SECONDS = 90.0
 """Enough for a kernel that fails early; others are not worth the device's time."""
+TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
+"""Accesses out of bounds, wrong barriers, missing barriers between threads of a block, reads of memory that
+was never written."""
+_MAX_PRINTED = {"memcheck": "3"}
+"""Errors that a tool prints; more where errors of library kernels may come first."""
 _OPTIONS = (
-    "--tool",
-    "memcheck",
-    "--print-limit",
-    "3",
     "--show-backtrace",
     "device",
     "--report-api-errors",
@@ -58,14 +68,20 @@ def find_sanitizer() -> str | None:
 
 
 def is_memory_fault(verdict: Verdict) -> bool:
-    """Whether the GPU stopped the candidate for a memory access."""
+    """Whether the GPU stopped the candidate for a memory access, or guarded calls found one."""
+    if verdict.status is Status.WRONG:
+        return bool(_OUT_OF_BOUNDS.match(verdict.reason))
     return verdict.status is Status.CRASHED and bool(_MEMORY_FAULT.search(verdict.reason))
 
 
-def command(program: str) -> list[str]:
+def command(program: str, tool: str = "memcheck") -> list[str]:
     """Return the command that checks the bundle's candidate."""
     return [
         program,
+        "--tool",
+        tool,
+        "--print-limit",
+        _MAX_PRINTED.get(tool, "50"),
         *_OPTIONS,
         sys.executable,
         "-m",
@@ -75,22 +91,46 @@ def command(program: str) -> list[str]:
     ]
 
 
-def first_error(text: str) -> str:
-    """Return the first error in one line; empty if none was reported."""
+def first_error(text: str, kernels: Collection[str] = ()) -> str:
+    """Return the first error in one line; empty if none was reported.
+
+    `kernels`: only errors that name one of these count, if there are any.
+    """
     lines = [
         line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())
     ]
-    start = next(
-        (at for at, line in enumerate(lines) if line.startswith(" ") and _ERROR.match(line.strip())), None
-    )
-    if start is None:
-        return ""
-    error_lines = [lines[start].strip()]
-    for line in lines[start + 1 : start + _MAX_LINES]:
-        if not line.startswith("  ") or "backtrace" in line:
-            break
-        error_lines.append(line.strip())
-    return f"compute-sanitizer: {'; '.join(error_lines)}"
+    for start, line in enumerate(lines):
+        if not (line.startswith(" ") and _ERROR.match(line.strip())):
+            continue
+        error_lines = [line.strip()]
+        for following in lines[start + 1 : start + _MAX_LINES]:
+            if not following.startswith("  ") or "backtrace" in following:
+                break
+            error_lines.append(following.strip())
+        error = "; ".join(error_lines)
+        if not kernels or any(re.search(rf"\b{re.escape(name)}\b", error) for name in kernels):
+            return f"compute-sanitizer: {error}"
+    return ""
+
+
+def find_defects(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> dict[str, str]:
+    """Run a candidate under all tools at the same time; return the first error of each that finds one.
+
+    Only errors in the candidate's own kernels count. Empty if the sanitizer is not installed.
+    """
+    program, kernels = find_sanitizer(), own_kernels(candidate.source)
+    if program is None or not kernels:
+        return {}
+    report("checking with compute-sanitizer")
+
+    def run(tool: str) -> str:
+        sandbox = ProfilerSandbox(bench, candidate)
+        results, _ = sandbox.run([command(program, tool)], seconds=_TIMEOUT_SECONDS)
+        return first_error(results[-1].output, kernels)
+
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        errors = dict(zip(TOOLS, pool.map(run, TOOLS), strict=True))
+    return {tool: error for tool, error in errors.items() if error}
 
 
 def locate_error(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> str:

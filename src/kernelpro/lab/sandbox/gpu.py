@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +13,8 @@ PAGE_BYTES = 2 << 20
 """The driver maps and shares memory in pages of 2 MiB: shared allocations are multiples of them."""
 _OUT_OF_MEMORY = 2
 _ATTRIBUTE_BUFFER_ID = 7
+_NON_BLOCKING = 1
+_CAPTURE_RELAXED = 2
 
 
 class GpuError(RuntimeError):
@@ -90,6 +94,60 @@ def open_ipc_handle(handle: bytes) -> int:
 def close_ipc_handle(pointer: int) -> None:
     """Unmap memory of `open_ipc_handle`."""
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(pointer)), "cuIpcCloseMemHandle")
+
+
+def synchronize() -> None:
+    """Wait for all work of the device."""
+    _check(_driver().cuCtxSynchronize(), "cuCtxSynchronize")
+
+
+def create_stream() -> int:
+    """A stream that does not wait for the default stream."""
+    stream = ctypes.c_void_p()
+    _check(_driver().cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+    return stream.value or 0
+
+
+def synchronize_stream(stream: int) -> None:
+    """Wait for the work of one stream."""
+    _check(_driver().cuStreamSynchronize(ctypes.c_void_p(stream)), "cuStreamSynchronize")
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether a graph is being captured from this stream, or from one that it may not be used beside."""
+    status = ctypes.c_int()
+    return bool(_driver().cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status)) or status.value)
+
+
+@contextlib.contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Allow this thread to allocate and to wait while a graph is being captured."""
+    mode = ctypes.c_int(_CAPTURE_RELAXED)
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def fill_bytes(pointer: int, byte: int, nbytes: int, stream: int) -> None:
+    """Set device memory to one byte, on a stream."""
+    code = _driver().cuMemsetD8Async(
+        ctypes.c_uint64(pointer), ctypes.c_ubyte(byte), ctypes.c_size_t(nbytes), ctypes.c_void_p(stream)
+    )
+    _check(code, "cuMemsetD8Async")
+
+
+def copy_to_host(pointer: int, nbytes: int) -> Any:
+    """Device memory as a uint8 tensor of the host."""
+    import torch
+
+    host = torch.empty(nbytes, dtype=torch.uint8)
+    code = _driver().cuMemcpyDtoH_v2(
+        ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(pointer), ctypes.c_size_t(nbytes)
+    )
+    _check(code, "cuMemcpyDtoH")
+    return host
 
 
 def stream_wait_value(stream: int, pointer: int, value: int) -> None:

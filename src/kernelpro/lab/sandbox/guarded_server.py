@@ -18,6 +18,7 @@ from kernelpro.lab import tree
 from kernelpro.lab.sandbox.candidate_server import CandidateServer
 from kernelpro.lab.sandbox.child import Reply, Request
 from kernelpro.lab.sandbox.cpu_guards import CpuGuards
+from kernelpro.lab.sandbox.cuda_guards import CudaGuards
 from kernelpro.lab.sandbox.guards import most_telling
 
 
@@ -26,12 +27,14 @@ class GuardedServer(CandidateServer):
 
     def __init__(self, shared_fds: list[int]):
         super().__init__(shared_fds)
-        self._guards: CpuGuards | None = None
+        self._guards: CpuGuards | CudaGuards | None = None
 
     def start(self, request: Request, tail: bytes) -> Reply:
         """Replace torch's allocator, then as a candidate's child does."""
         if request["device"] == "cpu" and tail:
             self._guards = CpuGuards(tail)
+        if request["device"] == "cuda" and hasattr(torch._C, "_cuda_customAllocator"):
+            self._guards = CudaGuards()
         super().start(request, b"")
         return {"guarded": self._guards is not None}, b""
 

@@ -1,0 +1,151 @@
+"""Guards around torch's buffers on a GPU: an allocator in the child, through torch's pluggable interface.
+
+Needs no compiler: torch calls back into Python. A block is an allocation of the driver's own: a margin, the
+buffer, a margin. Blocks that torch frees keep their margins until they have been checked, and are used again
+only after that. A block that was allocated while a graph was captured is never used again: the graph writes
+to it in every replay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import traceback
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from kernelpro.lab.sandbox import gpu
+from kernelpro.lab.sandbox.guards import MARGIN_BYTES, Damage, Side, changed_bytes
+
+_MAX_FREED_BYTES = 8 << 30
+"""Freed blocks that wait to be checked; beyond, they are checked at once. Autotuners allocate gigabytes."""
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+
+
+@dataclass
+class _Block:
+    base: int
+    mapped: int
+    nbytes: int = 0
+    captured: bool = False
+
+    @property
+    def start(self) -> int:
+        return self.base + MARGIN_BYTES
+
+    @property
+    def margins(self) -> dict[Side, tuple[int, int]]:
+        """Start and size of both margins."""
+        end = self.start + self.nbytes
+        return {"before": (self.base, MARGIN_BYTES), "after": (end, self.base + self.mapped - end)}
+
+
+class CudaGuards:
+    """In the child, before CUDA starts: torch's CUDA allocator with guards, from now on."""
+
+    def __init__(self) -> None:
+        self._byte = 0xFF
+        self._live: dict[int, _Block] = {}
+        self._freed: list[_Block] = []
+        self._reusable: defaultdict[int, list[_Block]] = defaultdict(list)
+        self._found: list[tuple[_Block, Damage]] = []
+        self._callbacks = _ALLOCATE(self._allocate), _FREE(self._free)
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._callbacks]
+        torch._C._cuda_changeCurrentAllocator(torch._C._cuda_customAllocator(*addresses))
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()  # makes the context current
+        self._stream = gpu.create_stream()
+
+    # --- what torch calls ----------------------------------------------------------------------------
+
+    def _allocate(self, nbytes: int, device: int, stream: int | None) -> int:
+        try:
+            with gpu.relaxed_capture():
+                return self._new_block(nbytes, gpu.is_capturing(stream or 0)).start if nbytes else 0
+        except BaseException:  # torch would use the null pointer; the parent reports what is printed last
+            os.write(2, f"\nguards: {traceback.format_exc().strip().splitlines()[-1]}\n".encode())
+            os._exit(70)
+
+    def _free(self, pointer: int | None, nbytes: int, device: int, stream: int | None) -> None:
+        if block := self._live.pop(pointer or 0, None):
+            self._freed.append(block)
+
+    # --- blocks --------------------------------------------------------------------------------------
+
+    def _new_block(self, nbytes: int, capturing: bool) -> _Block:
+        mapped = -(-(nbytes + 2 * MARGIN_BYTES) // gpu.PAGE_BYTES) * gpu.PAGE_BYTES
+        if not capturing and sum(block.mapped for block in self._freed) > _MAX_FREED_BYTES:
+            self._recycle()
+        if self._reusable[mapped]:
+            block = self._reusable[mapped].pop()
+        else:
+            block = _Block(self._allocate_memory(mapped, capturing), mapped)
+        block.nbytes, block.captured = nbytes, capturing
+        gpu.fill_bytes(block.base, self._byte, mapped, self._stream)
+        gpu.synchronize_stream(self._stream)
+        self._live[block.start] = block
+        return block
+
+    def _allocate_memory(self, mapped: int, capturing: bool) -> int:
+        try:
+            return gpu.allocate(mapped)
+        except torch.OutOfMemoryError:
+            if capturing:
+                raise
+        self._recycle()
+        for blocks in self._reusable.values():
+            while blocks:
+                gpu.free(blocks.pop().base)
+        return gpu.allocate(mapped)
+
+    def _recycle(self) -> None:
+        """Check freed blocks, once the device has finished, and use them again."""
+        gpu.synchronize()
+        waiting, self._freed = self._freed, []
+        for block in waiting:
+            self._check(block)
+            if block.captured:
+                self._freed.append(block)
+            else:
+                self._reusable[block.mapped].append(block)
+
+    def _check(self, block: _Block) -> None:
+        for side, (start, nbytes) in block.margins.items():
+            if (changed := changed_bytes(gpu.copy_to_host(start, nbytes), self._byte)) is None:
+                continue
+            first, last = changed if side == "after" else (nbytes - 1 - changed[1], nbytes - 1 - changed[0])
+            self._found.append((block, Damage("a scratch buffer", block.nbytes, side, first, last)))
+            self._fill_margins(block)
+
+    def _fill_margins(self, block: _Block) -> None:
+        for start, nbytes in block.margins.values():
+            gpu.fill_bytes(start, self._byte, nbytes, self._stream)
+        gpu.synchronize_stream(self._stream)
+
+    # --- what the server calls -----------------------------------------------------------------------
+
+    def fill(self, byte: int) -> None:
+        """Fill all margins, and from now on new buffers, with another byte."""
+        self._recycle()
+        for block in self._live.values():
+            self._check(block)
+        self._byte = byte
+        for block in (*self._live.values(), *self._freed):
+            self._fill_margins(block)
+
+    def damages(self, names: Mapping[int, str]) -> list[Damage]:
+        """What was overwritten since the last time. `names`: of live buffers, by address."""
+        self._recycle()
+        for block in self._live.values():
+            self._check(block)
+        damages = []
+        for block, damage in self._found:
+            inside = range(block.start, block.start + block.nbytes) if block.start in self._live else ()
+            name = next((name for at, name in names.items() if at in inside), damage.buffer)
+            damages.append(Damage(name, damage.nbytes, damage.side, damage.first, damage.last))
+        self._found.clear()
+        return damages
