@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from playbook_harness import make_task, program_of
+from playbook_harness import KernelChecker, make_task, program_of
 
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cpp.functions import ACCURACY, FUNCTIONS, with_dependencies
@@ -29,6 +29,7 @@ EXACT = {
     "sin": "std::sin(x)",
     "cos": "std::cos(x)",
     "gelu": "x == -INFINITY ? NAN : x / 2 * std::erfc(-x / std::sqrt(2.0))",
+    "log1p_exp": "x > 30 ? x : std::log1p(std::exp(x))",
     "mish": "x > 30 ? x : x * std::tanh(std::log1p(std::exp(x)))",
 }
 """The function in double."""
@@ -36,7 +37,7 @@ SKIPPED = {"exp_below_0": "x > 0", "sin": "std::fabs(x) >= 0x1p45 && std::fabs(x
     "cos": "std::fabs(x) >= 0x1p45 && std::fabs(x) < INFINITY"
 }
 """Arguments that the function does not cover."""
-FLUSHED = {"exp": 1.7e-38, "exp_below_0": 1.2e-38, "exp2": 1.7e-38, "mish": 4e-36}
+FLUSHED = {"exp": 1.7e-38, "exp_below_0": 1.2e-38, "exp2": 1.7e-38, "log1p_exp": 1.2e-38, "mish": 4e-36}
 """Results below may be 0."""
 PROGRAM = """
 #include <cstdio>
@@ -153,6 +154,8 @@ def test_loops_vectorize(tmp_path: Path, name: str) -> None:
         ("0.5 * a * (1 + torch.erf(a / math.sqrt(2)))", "fast_gelu(in_a"),
         ("F.gelu(a) * b", "fast_gelu(in_a"),
         ("F.mish(a)", "fast_mish(in_a"),
+        ("F.softplus(a)", "fast_log1p_exp("),
+        ("torch.pow(a.abs(), b)", "fast_pow(std::fabs(in_a"),
         ("torch.exp2(a)", "fast_exp2(in_a"),
         ("torch.softmax(a, -1)", "fast_exp_below_0("),
         ("torch.exp(a - b.amax(-1, keepdim=True))", "fast_exp("),
@@ -161,6 +164,14 @@ def test_loops_vectorize(tmp_path: Path, name: str) -> None:
 def test_formulas_with_a_function_of_their_own(forward: str, function: str) -> None:
     program = program_of(make_task(forward, "torch.randn(6, 40), torch.randn(6, 40)"))
     assert function in cpp.BACKEND.write(program, seeds(program)[1].design)
+
+
+def test_powers_match_the_reference(tmp_path: Path) -> None:
+    task = make_task(
+        "torch.pow(a.abs(), b), a.sin() + b.cos(), F.softplus(a)", "torch.randn(30, 70), torch.randn(30, 70)"
+    )
+    checker = KernelChecker(task, tmp_path)
+    assert max(checker.errors(checker.designs()[1])) < 8
 
 
 def test_only_functions_that_are_called_are_written() -> None:

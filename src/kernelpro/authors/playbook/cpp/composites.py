@@ -1,4 +1,5 @@
-"""Recognizes formulas for which functions.py has one function: exact GELU, Mish, 2^x, and e^(x - maximum).
+"""Recognizes formulas for which functions.py has one function: exact GELU, Mish, softplus, 2^x, and
+e^(x - maximum).
 
 It works on the expressions, so that a formula written out in a module is found as well as PyTorch's operator.
 """
@@ -15,7 +16,8 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def use_composites(program: Program) -> Program:
-    """The program with the operations `gelu`, `mish`, `exp2` and `exp_below_0` where their formulas occur."""
+    """The program with the operations `gelu`, `mish`, `log1p_exp`, `exp2` and `exp_below_0` where their
+    formulas occur."""
     return replace(program, stages=tuple(_rewrite_stage(stage) for stage in program.stages))
 
 
@@ -55,6 +57,9 @@ def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Exp
             return builder.make("exp_below_0", x)
         scaled = _scaled_by(x, math.log(2))
         return node if scaled is None else builder.make("exp2", scaled)
+    if node.op == "add":
+        x = _softplus_argument(node)
+        return node if x is None else builder.make("log1p_exp", x)
     return (_product(builder, node) or node) if node.op == "mul" else node
 
 
@@ -62,9 +67,10 @@ def _product(builder: ExprBuilder, node: Expr) -> Expr | None:
     """A product that contains x tanh(log(1 + e^x)), or x (1 + erf(x / sqrt(2))) / 2."""
     factors = _factors(node)
     for factor in factors:
-        x, scale, name = None, 1.0, "mish"
-        if factor.op == "tanh":
-            x = _softplus_argument(factor.args[0])
+        x: Expr | None = None
+        scale, name = 1.0, "mish"
+        if factor.op == "tanh" and factor.args[0].op == "log1p_exp":
+            (x,) = factor.args[0].args
         elif factor.op == "add" and factor.args[0].op == "erf" and _is_number(factor.args[1], 1.0):
             x, scale, name = _scaled_by(factor.args[0].args[0], math.sqrt(0.5)), 0.5, "gelu"
         if x is None or x not in factors:

@@ -134,6 +134,17 @@ static inline float fast_gelu(float x) {
     return half + half * maximum(c * p / q, -1.0f);
 }
 """,
+    "fast_log1p_exp": """\
+// log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|; as in fast_log, where f is e or (e - 1) / 2.
+static inline float fast_log1p_exp(float x) {
+    const float e = fast_exp_below_0(-std::fabs(x));
+    const bool large = bits_of(e) > 0x3ED413CDu;  // sqrt(2) - 1
+    const float f = large ? 0.5f * e - 0.5f : e, z = f * f;
+    const float p = (0.333333313f - 0.250008196f * f) + z * ((0.200012416f - 0.166234091f * f)
+                    + z * ((0.142015815f - 0.131596133f * f) + z * (0.127621993f - 0.0763639957f * f)));
+    return maximum(x, 0.0f) + (f + z * (f * p - 0.5f) + (large ? 0.693147182f : 0.0f));
+}
+""",
     "fast_mish": """\
 // x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); it is x from 20 on.
 static inline float fast_mish(float x) {
@@ -235,6 +246,7 @@ ACCURACY = {
     "fast_tanh": Accuracy("tanh(x)", 3),
     "fast_erf": Accuracy("erf(x)", 4),
     "fast_gelu": Accuracy("x (1 + erf(x / sqrt(2))) / 2", 5, "in ulp of x / 2 where x < 0"),
+    "fast_log1p_exp": Accuracy("log(1 + exp(x))", 6, _FLUSHED.format("1.2e-38")),
     "fast_mish": Accuracy("x tanh(log(1 + exp(x)))", 5, "results below 4e-36 become 0"),
     "fast_sin": Accuracy("sin(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
     "fast_cos": Accuracy("cos(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),

@@ -24,10 +24,10 @@ FAST_FUNCTIONS = {
     op: f"fast_{op}"
     for op in (
         *("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow"),
-        *("exp2", "exp_below_0", "gelu", "mish"),
+        *("exp2", "exp_below_0", "gelu", "log1p_exp", "mish"),
     )
 }
-"""Functions of functions.FUNCTIONS, by operation; composites.py introduces the last four."""
+"""Functions of functions.FUNCTIONS, by operation; composites.py introduces the last five."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -129,7 +129,7 @@ class CppPrinter(Printer):
             return f"({self.constant(1.0, node.dtype)} / std::sqrt({args[0]}))"
         if op in FAST_FUNCTIONS and self._fast_math and ctype == "float":
             self.used_functions.add(FAST_FUNCTIONS[op])
-            return f"{FAST_FUNCTIONS[op]}({args[0]})"
+            return f"{FAST_FUNCTIONS[op]}({', '.join(args)})"
         if op == "abs" and ctype not in ("float", "double"):
             return f"std::abs({args[0]})"
         return f"{_LIBRARY.get(op, f'std::{op}')}({', '.join(args)})"

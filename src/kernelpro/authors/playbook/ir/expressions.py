@@ -7,7 +7,7 @@ Operations by number of arguments (Expr.args), with what Expr.data holds:
         product ((the name of a MatrixProduct, an IndexExpr of the column))
     1   neg abs exp expm1 log log1p sqrt rsqrt tanh erf sin cos floor ceil round trunc not cast
         `cast` converts to its own dtype, `not` is logical, `round` rounds half to even
-    1   exp2 exp_below_0 gelu mish: the C++ backend introduces them (cpp/composites.py)
+    1   exp2 exp_below_0 gelu log1p_exp mish: the C++ backend introduces them (cpp/composites.py)
     1   scan ((kind, LoopVar)): the sum, product, maximum or minimum of all iterations up to this one
     2   add sub mul div max min pow fmod lt le gt ge eq ne and or
         comparisons and logic have dtype bool; `div` takes floating types only

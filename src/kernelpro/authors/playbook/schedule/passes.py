@@ -11,7 +11,7 @@ from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage, Stage
 
 EXPENSIVE_OPS = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "fmod"}
-    | {"exp2", "exp_below_0", "gelu", "mish"}
+    | {"exp2", "exp_below_0", "gelu", "log1p_exp", "mish"}
 )
 """Operations that cost more than reading their result from the nearest cache."""
 
