@@ -154,8 +154,8 @@ FITS = (
     Fit("sine", sin_tail, 1e-9, QUARTER_PI_SQUARED, 2, lambda z: z**1.5 / mpmath.sin(mpmath.sqrt(z))),
     Fit("cosine", cos_tail, 1e-6, QUARTER_PI_SQUARED, 2, lambda z: z**2 / mpmath.cos(mpmath.sqrt(z))),
 )
-"""fast_expm1 and fast_tanh use the polynomial of fast_exp, fast_erf also that of fast_exp2. The series of
-fast_pow are those of Taylor."""
+"""fast_expm1 and fast_tanh use the polynomial of fast_exp, fast_erf also that of fast_exp2, and
+fast_log1p_exp those of fast_exp_below_0 and fast_log."""
 GELU = Fit("fast_gelu", erf_over_x, 1e-12, 5.5**2, 5, lambda z: 1 / erf_over_x(z))
 
 

@@ -199,7 +199,7 @@ def functions_page() -> str:
 
     The errors are the largest over all floats, in units in the last place (ulp) of the exact result. A test
     measures them on every 2039th float against libm in double. NaN gives NaN. The sign of a zero result may
-    differ. Functions of double are calls of libm.
+    differ. Functions of double, and pow, are calls of libm.
     """
     lines = ["# Vectorized functions", "", NOTICE, "", prose(text), ""]
     lines += ["| function | computes | error (ulp) | remarks |", "|---|---|---|---|"]

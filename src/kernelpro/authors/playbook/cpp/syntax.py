@@ -23,7 +23,7 @@ STORAGE_TYPES = {
 FAST_FUNCTIONS = {
     op: f"fast_{op}"
     for op in (
-        *("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow"),
+        *("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"),
         *("exp2", "exp_below_0", "gelu", "log1p_exp", "mish"),
     )
 }
