@@ -58,8 +58,10 @@ def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Exp
         scaled = _scaled_by(x, math.log(2))
         return node if scaled is None else builder.make("exp2", scaled)
     if node.op == "add":
-        x = _softplus_argument(node)
-        return (_one_plus_tanh(builder, node) or node) if x is None else builder.make("log1p_exp", x)
+        argument = _softplus_argument(node)
+        if argument is not None:
+            return builder.make("log1p_exp", argument)
+        return _one_plus_tanh(builder, node) or node
     return (_product(builder, node) or node) if node.op == "mul" else node
 
 
