@@ -74,7 +74,9 @@ def judged(names: Iterable[str], seconds: int, folder: Path) -> dict[str, dict[s
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert leftovers(folder) == ([], [])
-    return {Path(line["candidate"]).name: line for line in map(json.loads, done.stdout.splitlines())}
+    found = {Path(line["candidate"]).name: line for line in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == list(names), "verdicts come in the order of the files"
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -111,30 +111,29 @@ def test_the_picture_is_svg(answer: dict[str, Any], picture: Path) -> None:
     assert any("d_math_calls" in (text.text or "") for text in root.iter("{http://www.w3.org/2000/svg}text"))
 
 
-def test_energy_reaches_the_diagnosis_and_every_skip_is_told(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        OWN_DIAGNOSTIC.format(name="own", saved=0.5).replace("cpu.dynamic", "cpu.missing")
-    )
-    done = kernelpro("profile", *CPU, "--energy", "--raw", "--diagnostic", tmp_path / "own.py")
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+def test_energy_reaches_the_diagnosis_and_every_skip_is_told(spoken: str) -> None:
     assert (
         "Energy is an objective too: no findings (energy diagnostics: there are none for this target)."
-        in done.stdout
+        in spoken
     )
-    notes = done.stdout.split("Not examined:\n")[1].splitlines()
+    notes = spoken.split("Not examined:\n")[1].splitlines()
     assert (
         "- own: it failed: AttributeError: 'CpuProfile' object has no attribute 'missing'" in notes
         and any(note.startswith("- energy diagnostics: ") for note in notes)
     )
-    assert "## Time of a call" in done.stdout and "## Not measured" not in done.stdout
+    assert "## Time of a call" in spoken and "## Not measured" not in spoken
 
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The text on a slow candidate, with a diagnostic from a file, which the track record discounts, and an installed one."""
+    """The text on a slow candidate where energy counts, with a diagnostic from a file, which the track record discounts,
+    one that fails, and an installed one."""
     folder = tmp_path_factory.mktemp("third")
     (folder / "slow.py").write_text(SLOW)
     (folder / "from_file.py").write_text(OWN_DIAGNOSTIC.format(name="from_file", saved=0.6))
+    (folder / "own.py").write_text(
+        OWN_DIAGNOSTIC.format(name="own", saved=0.5).replace("cpu.dynamic", "cpu.missing")
+    )
     site = folder / "site"
     (site / "third_party-1.0.dist-info").mkdir(parents=True)
     (site / "third_party-1.0.dist-info" / "METADATA").write_text(
@@ -155,8 +154,11 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
         "--target",
         "cpu",
         "--raw",
+        "--energy",
         "--diagnostic",
         folder / "from_file.py",
+        "--diagnostic",
+        folder / "own.py",
     )
     done = kernelpro(*arguments, **changes, XDG_DATA_HOME=str(folder))
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -164,7 +166,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_text_says_class_time_directives_and_evidence(spoken: str) -> None:
-    assert spoken.startswith("The task is bound by ")
+    assert spoken.startswith("The call is bound by launch ")
     assert "floor" in spoken and "Evidence: " in spoken and "Expected: up to " in spoken
     assert "## Time of a call" in spoken
 

@@ -1,4 +1,4 @@
-"""`judge` for real: verdicts in the order of the files, whatever became of them."""
+"""`judge` for real: what is refused, what its table says, and what a bug of ours looks like."""
 
 from __future__ import annotations
 
@@ -21,13 +21,6 @@ BAD = Path(__file__).parents[1] / "bad"
 def judge(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kernelpro", "judge", str(BAD / "task.py"), *words, "--target", "cpu"]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-def test_verdicts_come_in_the_order_of_the_files() -> None:
-    files = [str(BAD / name) for name in ("good.py", "syntax_error.py", "no_model.py")]
-    done = judge(*files, "--quick", "--json", "--no-baseline", "compile")
-    assert done.returncode == 1, done.stderr
-    assert [json.loads(line)["candidate"] for line in done.stdout.splitlines()] == files
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_module_of_a_package_has_its_weights_by_name_alone(
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
 
 
-@pytest.mark.parametrize("buffer", [False, True])
+@pytest.mark.parametrize("buffer", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
     buffer: bool, worker: JobRunner, quick_judge: QuickJudge
 ) -> None:
@@ -184,7 +184,9 @@ CACHED = HELD.replace("HELD", "None").replace(
 )
 
 
-@pytest.mark.parametrize(("source", "reason"), [(BREAK, "`print`"), (BRANCH, "ranch")])
+@pytest.mark.parametrize(
+    ("source", "reason"), [(BREAK, "`print`"), pytest.param(BRANCH, "ranch", marks=pytest.mark.long)]
+)
 def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(
     source: str, reason: str, worker: JobRunner
 ) -> None:

@@ -121,7 +121,12 @@ def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
 def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
     body = CANDIDATE if not last else CANDIDATE.replace("class ModelNew", "class Inner") + CONTAINER
     (tmp_path / "candidate.py").write_text(body)
-    judged = "import kernelpro\nprint(kernelpro.judge(net, ['candidate.py'], inputs=[x], target='cpu')[0].status.value)"
+    judged = """
+import kernelpro
+from kernelpro.records import Options
+eager = Options(effort="quick", baselines=("eager_fp32",))
+print(kernelpro.judge(net, ["candidate.py"], inputs=[x], target="cpu", options=eager)[0].status.value)
+"""
     said = in_ipython([*CELLS, last, judged], tmp_path)
     assert "passed" in said.splitlines(), said
 
