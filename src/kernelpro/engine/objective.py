@@ -1,9 +1,9 @@
 """The objective of a run: which candidates have their energy measured, how the tree ranks them, and which one
 wins.
 
-    speed             the fastest; energy is not measured energy-at-speed   lexicographic: of those within
-    `speed_tolerance` of the fastest, the one with the least energy edp               the smallest energy x
-    delay
+    speed             the fastest; energy is not measured
+    energy-at-speed   of those within `speed_tolerance` of the fastest, the one with the least energy
+    edp               the smallest energy x delay
 
 Measuring energy takes half a minute per candidate. During the search only candidates near their parent's
 speed are measured; in the final judging, all that may win. All energies are ratios to a baseline that is
@@ -11,8 +11,8 @@ measured in alternation with the candidate, so that the temperature of the board
 
 The tree ranks candidates by one number, a time. For the energy objectives this is the equivalent time:
 
-    edp               ms x sqrt(power ratio)    because edp ratio = time ratio^2 x power ratio energy-at-speed
-    ms x (power ratio)^w      w: a fifth less power is worth the tolerance; more is worth no more
+    edp               ms x sqrt(power ratio)    because edp ratio = time ratio^2 x power ratio
+    energy-at-speed   ms x (power ratio)^w      w: a fifth less power is worth the tolerance; more no more
 
 A candidate without a measured energy counts as one with the baseline's power.
 """
