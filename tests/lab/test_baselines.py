@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelpro.lab.measure.baselines import Baselines
-from kernelpro.lab.measure.rounds import Kind, Rounds
-from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.rounds import Rounds
+from kernelpro.lab.measure.samples import Kind, Sample
 
 
 def calibrated(excess_ms: float, noise_ms: float, seed: int, ahead: bool = False) -> Baselines:

@@ -80,12 +80,34 @@ def test_parameters_by_name_by_seed_and_none() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["x3", "x0.01", "negated", "spikes", "mild spikes"])
-def test_distributions_multiply_and_repeat(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["x3", "x0.01", "negated", "spikes", "mild spikes", "odd rows", "infinities", "negative infinities"],
+)
+def test_distributions_leave_zeros_and_repeat(name: str) -> None:
     x = torch.randn(64, 64).tril()
     a, b = transform([x, torch.arange(3)], name, 9), transform([x, torch.arange(3)], name, 9)
     assert torch.equal(a[0], b[0]) and torch.equal(a[1], torch.arange(3))
     assert not torch.equal(a[0], x) and bool(((a[0] == 0) == (x == 0)).all())
+
+
+def test_odd_rows_have_an_offset_or_are_constant() -> None:
+    x = torch.randn(4096, 64)
+    (odd,) = transform([x], "odd rows", 9)
+    constant, offset = (odd == odd[:, :1]).all(1), (odd - x).abs().mean(1) > 100
+    for share in (constant.double().mean(), offset.double().mean()):
+        assert 0.2 < share < 0.3
+    assert bool((odd[constant][:, 0].abs().log2() % 1 == 0).all()), "their sums are exact"
+    assert odd[offset].mean(1).sign().unique().tolist() == [-1, 1]
+    assert torch.equal(odd[~constant & ~offset], x[~constant & ~offset])
+
+
+def test_infinities_have_the_sign_of_what_was_there_unless_all_are_negative() -> None:
+    x = torch.randn(64, 64)
+    (both,), (negative,) = (transform([x], name, 9) for name in ("infinities", "negative infinities"))
+    where = both.isinf()
+    assert 1 <= int(where.sum()) <= 8 and torch.equal(both[where].sign(), x[where].sign())
+    assert torch.equal(negative.isinf(), where) and bool((negative[where] < 0).all())
 
 
 def test_spikes_are_where_a_tensors_elements_are_however_it_lies_in_memory() -> None:

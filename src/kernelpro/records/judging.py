@@ -224,9 +224,10 @@ class Measurement(Record):
     """Time between the candidate's clock and the judge's."""
     hidden_sealed_ms: Interval | None = None
     """The same in sealed calls."""
+    hidden_burst_ms: Interval | None = None
+    """The same in a call of a burst."""
     burst_ms: Interval | None = None
     """Time of a call in bursts, by the judge's clock."""
-    host_ms: float | None = None
     wall_ms: Interval | None = None
     a_a: Interval | None = None
     """A/A control: the same code timed against itself."""

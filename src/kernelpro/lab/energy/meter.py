@@ -92,7 +92,7 @@ class EnergyMeter:
             bench, options = self._bench, self._bench.options
             self._report("starting the baseline for energy")
             self._baselines = Baselines(
-                bench.start_reference([self.baseline], bench.max_burst_calls),
+                bench.start_reference([self.baseline], bench.candidate_buffer_sets),
                 [self.baseline],
                 bench.output_spec,
                 bench.inputs,

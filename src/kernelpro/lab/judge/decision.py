@@ -11,11 +11,9 @@ from kernelpro.lab.judge.clock_policy import ClockDecision, decide_clocks, speed
 from kernelpro.lab.measure import physics
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.bursts import MAX_KERNEL_MS
 from kernelpro.lab.measure.clocks import ClockStatistics, measure_clocks
-from kernelpro.lab.measure.round_runner import Accuracy
+from kernelpro.lab.measure.round_runner import Accuracy, is_short
 from kernelpro.lab.measure.rounds import Rounds, comparable_time
-from kernelpro.lab.measure.samples import BurstSlopes
 from kernelpro.lab.measure.statistics import above_one
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Interval, Status
@@ -28,7 +26,6 @@ class Facts:
     source: str
     accuracy: Accuracy
     rounds: Rounds
-    slopes: BurstSlopes | None
     burst_skip_reason: str
     """Why bursts gave no result."""
     peak_bytes: int
@@ -59,11 +56,6 @@ class Decision:
         return self.clocks.statistics
 
 
-def is_short(device: str, rounds: Rounds) -> bool:
-    """Whether the kernel is too short for the parent's clock, so that bursts decide."""
-    return device == "cuda" and rounds.median_ms("candidate") < MAX_KERNEL_MS
-
-
 def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Callable[[], bool]) -> Decision:
     """The decision on a candidate whose outputs are right; raises CandidateRejected where it does not pass.
 
@@ -72,30 +64,32 @@ def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Ca
     """
     rounds, anchor = facts.rounds, baselines.anchor
     corrections = baselines.excess_protocol_ms(facts.prelaunch)
-    statistics = measure_clocks(rounds, "candidate", anchor, corrections, facts.slopes)
-    clocks = decide_clocks(statistics, bench.target, is_short(bench.target, rounds))
+    statistics = measure_clocks(rounds, "candidate", anchor, corrections)
+    clocks = decide_clocks(statistics, bench.target, is_short(bench.target, rounds.median_ms("candidate")))
     excused = bool(clocks.lie) and bench.target == "cpu" and (clocks.within_spinning or others_are_busy())
     if clocks.lie and not excused:
         raise CandidateRejected(Status.CHEATING, clocks.lie)
     _require_possible_time(statistics.deciding_ms, bench)
     _require_own_work(facts, bench.options.min_own_share)
     charged = excused or clocks.inconclusive
-    charge_ms = clocks.charged_ms if charged else 0.0
+    charge_ms = clocks.charge_ms if charged else {}
     own = comparable_time(rounds, anchor, "candidate")
-    times = {"candidate": Interval(own.value + charge_ms, own.low, own.high + charge_ms)}
+    extra_ms = max(charge_ms.values(), default=0.0)
+    times = {"candidate": Interval(own.value + extra_ms, own.low, own.high + extra_ms)}
     times |= {name: baselines.time_ms(name) for name in baselines.variants}
-    ratios = {name: _speedup(name, rounds, baselines, clocks, charge_ms) for name in baselines.variants}
+    ratios = {name: _speedup(name, rounds, baselines, clocks, charged) for name in baselines.variants}
     return Decision(anchor, clocks, charged, times, ratios, above_one(ratios[anchor]))
 
 
 def _speedup(
-    name: str, rounds: Rounds, baselines: Baselines, clocks: ClockDecision, charge_ms: float
+    name: str, rounds: Rounds, baselines: Baselines, clocks: ClockDecision, charged: bool
 ) -> Interval:
     """Against one baseline; one that was not timed beside the candidate is linked by the anchor."""
     direct = name in rounds.samples
     timed = name if direct else baselines.anchor
     links = {} if direct else {kind: baselines.log_ratio_to_anchor(name, kind) for kind in rounds.kinds}
-    return speedup(rounds, timed, "candidate", links, clocks.widen_ms, charge_ms)
+    charges = (clocks.charge_ms, clocks.certain_charge_ms) if charged else ()
+    return speedup(rounds, timed, "candidate", links, clocks.widen_ms, *charges)
 
 
 def _require_possible_time(own_ms: float, bench: Bench) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from kernelpro.lab.energy.meter import EnergyMeter
 from kernelpro.lab.judge import memory_safety, own_work, probes, tripwires, wording
-from kernelpro.lab.judge.decision import Facts, decide, is_short
+from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.languages import detect
@@ -32,18 +32,15 @@ from kernelpro.lab.languages.machine_code import fingerprint
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.bursts import Bursts
 from kernelpro.lab.measure.clocks import SLACK_SHARE
 from kernelpro.lab.measure.cuda_participant import (
     PRELAUNCH_TRIES,
-    CudaParticipant,
     device_bytes_outside_torch,
 )
 from kernelpro.lab.measure.errors import first_wrong, measure_errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
 from kernelpro.lab.measure.rounds import Rounds
-from kernelpro.lab.measure.samples import BurstSlopes
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -72,8 +69,6 @@ class _CandidateState:
     """Fingerprint of the candidate's machine code, once it is built."""
     parameters: str | None = None
     """How its parameters were set, once it is loaded."""
-    burst_skip_reason: str = ""
-    """Why bursts gave no result."""
 
 
 class Judge:
@@ -295,23 +290,22 @@ class Judge:
         participant.process.kill_descendants()
         with clock("time"), self.bench.quiet():
             rounds, accuracy = runner.run(participant, accuracy, lambda: self._report("timing"))
-        retained = participant.retained_outputs * spec.nbytes
+        longest = max(sample.calls for sample in rounds.samples["candidate"])
+        retained = (participant.retained_outputs + longest - 1) * spec.nbytes
         peak = max(peak, self._memory_in_use(participant) - before - retained)
         self._require_no_early_work(participant, rounds)
-        with clock("bursts"):
-            slopes = self._measure_bursts(participant, state, rounds)
         with clock("profile"):
             samples, seconds = rounds.samples["candidate"], self.options.call_timeout
             share = own_work.own_share(
                 participant, state.candidate.source, self.bench.target, samples, seconds
             )
-        timed_calls = len(rounds.samples["candidate"]) + len(rounds.solo.get("candidate", []))
+        samples = rounds.samples["candidate"] + rounds.solo.get("candidate", [])
+        timed_calls = sum(sample.calls for sample in samples)
         return Facts(
             state.candidate.source,
             accuracy,
             rounds,
-            slopes,
-            state.burst_skip_reason,
+            runner.burst_skip_reason,
             max(0, peak),
             share,
             runner.prelaunch,
@@ -385,29 +379,6 @@ class Judge:
             raise CandidateRejected(
                 Status.CHEATING, f"it runs for {cpu_ms:.3f} ms while it is stopped before a call"
             )
-
-    def _measure_bursts(
-        self, participant: Participant, state: _CandidateState, rounds: Rounds
-    ) -> BurstSlopes | None:
-        """Milliseconds a call in bursts, for kernels too short for the parent's clock."""
-        if not (isinstance(participant, CudaParticipant) and is_short(self.bench.target, rounds)):
-            return None
-        bench = self.bench
-        bursts = Bursts(
-            participant,
-            bench.output_spec,
-            bench.inputs,
-            self._check_as_given,
-            self._runner.burst_seeds(),
-            self.options.call_timeout,
-            self.options.effort,
-            self._runner.prelaunch,
-        )
-        plain = torch.tensor([sample.wall_ms for sample in rounds.calls("candidate", "single")])
-        own_ms = rounds.median_ms("candidate")
-        slopes = bursts.slopes(bench.max_burst_calls, bench.ceilings.bandwidth, float(plain.median()), own_ms)
-        state.burst_skip_reason = bursts.skip_reason
-        return slopes
 
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
         requested = self.options.energy_baseline

@@ -12,12 +12,13 @@ from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.clocks import RESOLVED_SHARE
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.statistics import median_interval
-from kernelpro.lab.tasks.inputs import AS_GIVEN
+from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES
 from kernelpro.records import Measurement
 
+_NOTED_SHARE = 0.03
+"""Below this share of the candidate's time, a widened interval needs no explanation."""
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
 
 
@@ -58,12 +59,14 @@ def notes(
         yield "timing stopped early: slower than the limit"
     if not tolerance.limits[AS_GIVEN].separates:
         yield "this task cannot distinguish the allowed precision from the next lower one"
-    if clocks.max_widen_ms > RESOLVED_SHARE * decision.statistics.deciding_ms:
+    if clocks.max_widen_ms > _NOTED_SHARE * decision.statistics.deciding_ms:
         skipped = f" ({facts.burst_skip_reason})" if facts.burst_skip_reason else ""
         yield f"too short for the judge's clock{skipped}: the interval is widened by what may be hidden"
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
+        if name == INFINITIES:  # few tasks are defined there
+            continue
         yield f"inputs {name} not used: {why}"
 
 
@@ -79,7 +82,8 @@ def _prelaunch_notes(decision: Decision, facts: Facts, baselines: Baselines) -> 
         )
         yield f"it {why}: it is compared with the baseline's device time"
     single, queued = (
-        float(facts.rounds.log_ratio(anchor, "candidate", kind).median().exp()) for kind in facts.rounds.kinds
+        float(facts.rounds.log_ratio(anchor, "candidate", kind).median().exp())
+        for kind in ("single", "queued")
     )
     if facts.prelaunch and single < NOISE_SHARE * queued:
         yield f"its host launches it slowly: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
@@ -99,10 +103,10 @@ def measurement(
             kind: {name: rounds.median_ms(name, kind) for name in rounds.samples} for kind in rounds.kinds
         },
         input_write_ms={name: rounds.input_write_ms(name) for name in rounds.samples},
-        hidden_ms=statistics.hidden,
-        hidden_sealed_ms=statistics.hidden_sealed,
-        burst_ms=statistics.slope,
-        host_ms=statistics.host_ms,
+        hidden_ms=statistics.hidden["single"],
+        hidden_sealed_ms=statistics.hidden.get("queued"),
+        hidden_burst_ms=statistics.hidden.get("burst"),
+        burst_ms=statistics.burst,
         wall_ms=median_interval(walls),
         a_a=baselines.self_comparison(),
         verified_calls=facts.verified_calls,

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES
+from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES, CudaParticipant
 from kernelpro.lab.measure.participant import Participant
-from kernelpro.lab.measure.rounds import Kind, Rounds
-from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.rounds import Rounds
+from kernelpro.lab.measure.samples import Kind, Sample
 from kernelpro.lab.measure.statistics import CERTAIN, lower_bound, median_interval, ratio_interval
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.records import BadInput, Interval
@@ -108,6 +108,17 @@ class Baselines:
         except CandidateRejected as error:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
+    def burst(self, variant: str, batch: list[list[torch.Tensor]], prelaunch: bool = True) -> Sample:
+        """Several calls in a row, prelaunched where possible, unless `prelaunch` is False."""
+        participant = self.participant
+        assert isinstance(participant, CudaParticipant)
+        ahead = prelaunch and variant in self.prelaunchable
+        try:
+            participant.prepare_round(self.first_timeout, variant=variant)
+            return participant.burst(batch, self.output_spec, self.call_timeout, ahead).sample
+        except CandidateRejected as error:
+            raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
+
     def calibrate(self, seeds: list[int]) -> None:
         """Interleaved rounds of all variants, in which the first anchor is called twice (the A/A control)."""
         self._control_variant = self._control_variant or self.anchor
@@ -158,8 +169,9 @@ class Baselines:
         return median_interval(self.rounds.own_ms(variant))
 
     def log_ratio_to_anchor(self, variant: str, kind: Kind) -> torch.Tensor:
-        """Per-round log of how many times slower a variant is than the anchor."""
-        return -self.rounds.log_link(self.anchor, variant, kind)
+        """Per-round log of how many times slower a variant is than the anchor. In bursts it is as in queued
+        calls."""
+        return -self.rounds.log_link(self.anchor, variant, "queued" if kind == "burst" else kind)
 
     def close(self) -> None:
         """End the process that holds the variants."""

@@ -20,13 +20,13 @@ import torch
 from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import environment, physics
-from kernelpro.lab.measure.bursts import MAX_CALLS
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
-from kernelpro.lab.measure.cuda_participant import BUFFER_SETS, CudaParticipant
+from kernelpro.lab.measure.cuda_participant import BUFFER_SETS, MAX_BUFFER_SETS, CudaParticipant
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox.builds import Builds
+from kernelpro.lab.sandbox.completion import CompletionPage
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -107,7 +107,7 @@ class Bench:
         return self.oracle.inputs(seed)[1]
 
     @property
-    def max_burst_calls(self) -> int:
+    def candidate_buffer_sets(self) -> int:
         """A candidate's buffer sets: so many calls can follow each other on fresh inputs."""
         return len(self._candidate_regions)
 
@@ -170,31 +170,37 @@ class Bench:
         modules = _COMPILER_MODULES if any(not name.startswith("eager") for name in variants) else ()
         environment = caches | _thread_variables() | paths.child_environment()
         count = self._buffer_set_count(BUFFER_SETS) if buffer_sets is None else buffer_sets
-        regions = self._allocate_regions(count)
+        regions, page = self._allocate_regions(count), self._completion_page()
         try:
             if regions:
                 self._fill_regions(regions)
             process = self.launcher.start(
                 "baseline",
-                shared_fds=_file_descriptors(regions),
+                shared_fds=_file_descriptors(regions, page),
                 environment=environment,
                 trusted_dirs=[cache],
                 preload_modules=modules,
             )
         except BaseException:  # Ctrl-C too
             self.release_regions(regions)
+            if page:
+                page.close()
             raise
-        return self._participant(process, regions, trusted=True)
+        return self._participant(process, regions, page, trusted=True)
+
+    def _completion_page(self) -> CompletionPage | None:
+        return CompletionPage() if self.target == "cuda" else None
 
     def _participant(
         self,
         process: SandboxedProcess,
         regions: list[Region],
+        page: CompletionPage | None,
         trusted: bool = False,
         slots: list[Slot] | None = None,
     ) -> Participant:
-        protocol = CudaParticipant if self.target == "cuda" else CpuParticipant
-        return protocol(process, regions, self._form, slots or self._slots, self._flusher, trusted)
+        arguments = process, regions, self._form, slots or self._slots, self._flusher, trusted
+        return CudaParticipant(*arguments, page=page) if page else CpuParticipant(*arguments)
 
     def start_candidate(self, role: str = "candidate", allowed_syscalls: tuple[str, ...] = ()) -> Participant:
         """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for
@@ -204,9 +210,8 @@ class Bench:
             self.release_regions(self._candidate_regions)
             self._candidate_regions = []
         if not self._candidate_regions:
-            self._candidate_regions = self._allocate_regions(max(2, self._buffer_set_count(MAX_CALLS)))
-        process = self._start_process(role, self._candidate_regions, allowed_syscalls)
-        participant = self._participant(process, self._candidate_regions)
+            self._candidate_regions = self._allocate_regions(max(2, self._buffer_set_count(MAX_BUFFER_SETS)))
+        participant = self._start_participant(role, self._candidate_regions, None, allowed_syscalls)
         try:
             participant.request(self.start_request(), self.options.call_timeout)
         except BaseException:  # Ctrl-C too: no child is left behind
@@ -214,19 +219,30 @@ class Bench:
             raise
         return participant
 
-    def _start_process(
-        self, role: str, regions: list[Region], allowed_syscalls: tuple[str, ...] = ()
-    ) -> SandboxedProcess:
+    def _start_participant(
+        self,
+        role: str,
+        regions: list[Region],
+        slots: list[Slot] | None,
+        allowed_syscalls: tuple[str, ...] = (),
+    ) -> Participant:
         memory = int(self.options.memory_gib * 2**30) or int(
             0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         )
-        return self.launcher.start(
-            role,
-            ResourceLimits(memory, address_space=self.target == "cpu"),
-            _file_descriptors(regions),
-            _thread_variables(),
-            allowed_syscalls=allowed_syscalls,
-        )
+        page = self._completion_page()
+        try:
+            process = self.launcher.start(
+                role,
+                ResourceLimits(memory, address_space=self.target == "cpu"),
+                _file_descriptors(regions, page),
+                _thread_variables(),
+                allowed_syscalls=allowed_syscalls,
+            )
+        except BaseException:  # Ctrl-C too
+            if page:
+                page.close()
+            raise
+        return self._participant(process, regions, page, slots=slots)
 
     def guarded_regions(self, inputs: list[torch.Tensor], margin: int) -> tuple[list[Slot], list[Region]]:
         """Memory for inputs like these with `margin` bytes around each, and where they lie in it."""
@@ -243,7 +259,7 @@ class Bench:
 
     def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:
         """A fresh process for calls with guards; it has not been asked to start."""
-        return self._participant(self._start_process("guarded", regions), regions, slots=slots)
+        return self._start_participant("guarded", regions, slots)
 
     def load_request(self, candidate: Candidate) -> tuple[dict[str, Any], bytes]:
         """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
@@ -297,8 +313,9 @@ class Bench:
         unload(self.task)
 
 
-def _file_descriptors(regions: list[Region]) -> tuple[int, ...]:
-    return tuple(region.fd for region in regions if region.fd is not None)
+def _file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:
+    """Those of the regions on a CPU, of the completion page on a GPU."""
+    return (*(region.fd for region in regions if region.fd is not None), *((page.fd,) if page else ()))
 
 
 def _thread_variables() -> dict[str, str]:

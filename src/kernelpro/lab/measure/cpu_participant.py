@@ -62,13 +62,13 @@ class CpuParticipant(Participant):
         self._write_and_flush(buffer_set, inputs)
         stopped_ms = self.process.cpu_time_ms() - before_ms
         stopped_ms = stopped_ms if stopped_ms > _STOPPING_CPU_MS else 0.0
-        self.send({"op": "call", "set": buffer_set})
+        self.send({"op": "call", "sets": [buffer_set]})
         begun = time.perf_counter()
         self.process.thaw()
         self.process.unpin_main_thread()
         reply = self.receive("call", seconds)
         own_ms, native_ms = parse_times(reply)
-        claims = parse_claims(reply.get("outputs"), spec)
+        claims = parse_claims(_only(reply.get("outputs")), spec)
         try:
             samples = [self._reader.sample(slot) for slot, _ in claims]
         except OutputUnreadable as error:
@@ -83,6 +83,11 @@ class CpuParticipant(Participant):
         wall_ms = 1e3 * (ended - begun) + stopped_ms
         sample = Sample(own_ms + stopped_ms, wall_ms, sealed=False, native_ms=native_ms)
         return CallResult(outputs, sample, claims)
+
+
+def _only(outputs: object) -> object:
+    """The outputs of the only call."""
+    return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else None
 
 
 def _compare_with_samples(outputs: list[torch.Tensor], samples: list[dict[int, bytes]]) -> None:

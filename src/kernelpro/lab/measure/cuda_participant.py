@@ -1,38 +1,50 @@
-"""The protocol of a call on a GPU.
+"""The protocol of calls on a GPU. A request is for one call, or for a burst: several calls in a row, each on
+inputs of its own.
 
- 1. The child drops its oldest output and, in timed rounds, calls the model once on stale inputs, so that the
+ 1. The child drops its oldest outputs and, in timed rounds, calls the model once on stale inputs, so that the
     host's path is warm. The parent freezes it.
- 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. It sends the
+ 2. The parent writes the inputs into some of the child's buffer sets and flushes the cache. It sends the
     request before the child wakes, so that nothing can be gained between waking and being asked.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
  5. The parent freezes the child and copies its output. The clock stops when the copy is complete: work that
     is still running either delays the copy or is missing from it.
 
-Half of the timed calls are sealed: the clock starts, then the inputs are written, then the child may start. A
-kernel that runs on while its process is frozen has no head start in these calls. Where possible a sealed call
-is prelaunched: the child launches all of it behind a gate, a word of shared memory that its stream waits for,
-and says so before the clock starts. When the inputs are written, the device opens the gate. So the time that
-a host needs for the launch is not part of the call's time. A call that waits for the device before all of it
-is launched cannot be prelaunched; the child is told when its inputs are written.
+Half of the timed calls, and all bursts, are sealed: the clock starts, then the inputs are written, then the
+child may start. A kernel that runs on while its process is frozen has no head start in these calls. Where
+possible a sealed call is prelaunched:
+
+ 1. The child launches all of it behind a gate, a word of shared memory that its stream waits for, and says
+    where the outputs will lie. The parent freezes it until the outputs have been read: nothing that needs the
+    host can happen any more.
+ 2. The parent writes the inputs; then the device opens the gate, and the clock starts.
+ 3. The clock stops when the child has proven that its outputs are complete (completion.py).
+
+So neither a host that launches slowly, nor one that replies slowly, is part of the call's time. A call that
+waits for the device, or needs its host, before all of it has run cannot be prelaunched; the child is told
+when its inputs are written.
 """
 
 from __future__ import annotations
 
 import random
+import secrets
+import threading
 import time
-from collections.abc import Callable
-from itertools import cycle
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 
 from kernelpro.lab.measure.participant import Participant, as_bits
 from kernelpro.lab.measure.samples import BurstResult, CallResult, Sample
+from kernelpro.lab.sandbox.completion import CompletionPage, is_proven
 from kernelpro.lab.sandbox.memory import DeviceReader
 from kernelpro.lab.sandbox.outputs import (
     FORGED_OUTPUTS,
     CandidateRejected,
+    Claim,
     OutputSpec,
     check_structure,
     parse_claims,
@@ -43,13 +55,26 @@ from kernelpro.records import Status
 _SPIN_SECONDS = 0.1
 _LAUNCH_SECONDS = 0.05
 """More launches than a stream can queue (about a thousand) take less."""
+_PROOF_SECONDS = 1.0
+"""A call that has not ended by then needs its host, or is so long that launches do not matter."""
 _ISSUE_CYCLES = 600_000
 """0.3 ms on an H200: writing inputs and flushing the cache are issued in less."""
 PRELAUNCH_TRIES = 3
 """Of so many calls one must have been prelaunched, for others to be: a host may be late."""
+MAX_BUFFER_SETS = 16
+"""A candidate's, where memory allows: the energy meter calls on as many inputs in turn."""
 BUFFER_SETS = 8
 """The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so
 many."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """One request under the protocol."""
+
+    outputs: list[list[torch.Tensor]]
+    claims: list[list[Claim]]
+    sample: Sample
 
 
 class CudaParticipant(Participant):
@@ -57,10 +82,11 @@ class CudaParticipant(Participant):
 
     device = "cuda"
     _reader: DeviceReader
-
-    copies_burst_outputs = False
-    """The outputs of its bursts are copies, because they shared memory."""
     _gate_count = 0
+
+    def __init__(self, *arguments: Any, page: CompletionPage):
+        super().__init__(*arguments)
+        self._page = page
 
     def _make_reader(self) -> DeviceReader:
         return DeviceReader()
@@ -79,145 +105,165 @@ class CudaParticipant(Participant):
         prelaunch: bool = False,
     ) -> CallResult:
         """One call under the protocol, after `prepare`."""
-        buffer_set = random.randrange(len(self.regions))
+        timed = self._call([inputs], spec, seconds, sealed, prelaunch)
+        return CallResult(timed.outputs[0], timed.sample, timed.claims[0])
+
+    def burst(
+        self, batch: list[list[torch.Tensor]], spec: OutputSpec, seconds: float, prelaunch: bool = False
+    ) -> BurstResult:
+        """Several sealed calls in a row, after `prepare`."""
+        timed = self._call(batch, spec, seconds, sealed=True, prelaunch=prelaunch)
+        places = [(slot.offset, handle) for slot, handle in chain(*timed.claims) if slot.span()]
+        return BurstResult(timed.outputs, timed.sample, distinct=len(set(places)) == len(places))
+
+    def _call(
+        self,
+        batch: list[list[torch.Tensor]],
+        spec: OutputSpec,
+        seconds: float,
+        sealed: bool,
+        prelaunch: bool,
+    ) -> _Timed:
+        sets = random.sample(range(len(self.regions)), len(batch))
         # its other processes were stopped after the last call; sealed calls show whether one helps
         self.process.freeze_main()
         if not sealed:
-            self._write_and_flush(buffer_set, inputs)
+            self._write_all(sets, batch)
         torch.cuda.synchronize()
-        self._reader.reserve(spec.sizes)
-        input_write_seconds = 0.0
-        if sealed:
-            begun, input_write_seconds = self._call_sealed(buffer_set, inputs, prelaunch)
+        self._reader.reserve(spec.sizes * len(batch))
+        request = {"op": "call", "sets": sets}
+        if sealed and prelaunch:
+            timed = self._call_behind_gate(request, batch, spec, seconds)
         else:
-            self.send({"op": "call", "set": buffer_set})
+            timed = self._call_at_once(request, batch, spec, seconds, sealed)
+        self._stop_all()
+        for buffer_set, inputs in zip(sets, batch, strict=True):
+            self._check_inputs_unmodified(buffer_set, inputs)
+        return timed
+
+    def _call_at_once(
+        self,
+        request: dict[str, Any],
+        batch: list[list[torch.Tensor]],
+        spec: OutputSpec,
+        seconds: float,
+        sealed: bool,
+    ) -> _Timed:
+        """The child launches its calls when it is told; the clock includes that."""
+        if sealed:
+            self.process.thaw()
+            begun = time.perf_counter()
+            self._write_all(request["sets"], batch)
+            torch.cuda.synchronize()
+            self.send(request)
+        else:
+            self.send(request)
             begun = time.perf_counter()
             self.process.thaw()
+        return self._finish(begun, 0.0, len(batch), spec, seconds, sealed)
+
+    def _finish(
+        self, begun: float, write_seconds: float, calls: int, spec: OutputSpec, seconds: float, sealed: bool
+    ) -> _Timed:
+        """Wait for the child's reply and read its outputs, the last one first: then the clock stops."""
         reply = self._receive_result("call", seconds)
         own_ms, native_ms = parse_times(reply)
-        claims = parse_claims(reply.get("outputs"), spec)
+        claims = _parse_outputs(reply, calls, spec)
         self.process.freeze_main()
-        outputs = self._read(claims)
+        last = self._read(claims[-1])
         ended = time.perf_counter()
-        self._stop_all()
-        check_structure(reply.get("structure"), spec)
-        self._check_inputs_unmodified(buffer_set, inputs)
-        sample = Sample(own_ms, 1e3 * (ended - begun), sealed, native_ms, 1e3 * input_write_seconds)
-        return CallResult(outputs, sample, claims)
+        outputs = [*map(self._read, claims[:-1]), last]
+        wall_ms, write_ms = 1e3 * (ended - begun), 1e3 * write_seconds
+        return _Timed(outputs, claims, Sample(own_ms, wall_ms, sealed, native_ms, write_ms, calls))
 
-    def _call_sealed(
-        self, buffer_set: int, inputs: list[torch.Tensor], prelaunch: bool
-    ) -> tuple[float, float]:
-        """Write the inputs after the clock has started.
+    def _call_behind_gate(
+        self,
+        request: dict[str, Any],
+        batch: list[list[torch.Tensor]],
+        spec: OutputSpec,
+        seconds: float,
+    ) -> _Timed:
+        """Let the child launch its calls; once it has, or cannot, write the inputs and open the gate.
 
-        Returns when it started, and the seconds that writing took in a prelaunched call.
-        """
-        request = {"op": "call", "set": buffer_set}
-        if prelaunch:
-            begun, written = self._launch_behind_gate(
-                request, lambda: self._write_and_flush(buffer_set, inputs)
-            )
-            return begun, written - begun
-        self.process.thaw()
-        begun = time.perf_counter()
-        self._write_and_flush(buffer_set, inputs)
-        torch.cuda.synchronize()
-        self.send(request)
-        return begun, 0.0
-
-    def _launch_behind_gate(self, request: dict[str, Any], write: Callable[[], None]) -> tuple[float, float]:
-        """Let the child launch its work; once it has, or cannot, `write` the inputs and open the gate.
-
-        Returns when writing began and ended, by the device's clock: a child that waits may keep the device
-        for its time slice (2 ms on an H200, mostly where several streams wait), and writing begins that much
-        later, which is not the candidate's doing. `write` is issued while the device sleeps, so that it
-        mostly does not pause in between and lose the device again.
+        The inputs are written in a time by the device's clock: a child that waits may keep the device for its
+        time slice (2 ms on an H200, mostly where several streams wait), and writing begins that much later,
+        which is not the candidate's doing. Writing is issued while the device sleeps, so that it mostly does
+        not pause in between and lose the device again.
         """
         self._gate_count += 1
+        calls, count, nonce = len(batch), self._gate_count, secrets.randbits(64) | 1
+        claims: list[list[Claim]] | None = None
         begun, written, opened = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
+        self._page.reset()
+        answers = False
         try:
-            self.send(request | {"gate": self._gate_count})
+            self.send(request | {"gate": count})
             self.process.thaw()
-            self.last_prelaunched = self._has_launched(request["op"])
+            if launched := self._receive_launched("call"):
+                self._stop_all_at_once()
+                claims = _parse_outputs(launched, calls, spec)
             torch.cuda._sleep(_ISSUE_CYCLES)  # type: ignore[no-untyped-call]
             begun.record()
-            write()
+            self._write_all(request["sets"], batch)
             written.record()
+            answers = claims is not None
         finally:  # the gate must open whatever happens: the device would wait forever
+            if not answers:
+                self._page.release()
             now = time.perf_counter()
-            self.regions[0].open_gate(self._gate_count)
+            self.regions[0].open_gate(count)
         opened.record()
         # the last look before the gate opens counts: a parent that is delayed does not make the call shorter
         while not opened.query():  # type: ignore[no-untyped-call]
             now = time.perf_counter()
-        return now - 1e-3 * begun.elapsed_time(opened), now - 1e-3 * written.elapsed_time(opened)
+        write_seconds = 1e-3 * begun.elapsed_time(opened)
+        ended = self._page.await_proof(count, nonce, _PROOF_SECONDS) if claims else None
+        self.last_prelaunched = ended is not None
+        if claims is None:
+            return self._finish(now - write_seconds, write_seconds, calls, spec, seconds, sealed=True)
+        answer = self._page.answer()
+        self._page.release()
+        if ended is None:  # it may need its host
+            self.process.thaw()
+            self._receive_result("call", seconds)
+            self.process.freeze_main()
+        outputs = list(map(self._read, claims))
+        if ended is None:
+            ended = time.perf_counter()
+            own_ms, native_ms = 1e3 * (ended - now) / calls, 0.0
+        else:
+            self._check_proof(answer, nonce, claims, outputs)
+            self.process.thaw()
+            own_ms, native_ms = parse_times(self._receive_result("call", seconds))
+            self.process.freeze_main()
+        wall_ms, write_ms = 1e3 * (ended - now + write_seconds), 1e3 * write_seconds
+        sample = Sample(own_ms, wall_ms, True, native_ms, write_ms, calls, proven=self.last_prelaunched)
+        return _Timed(outputs, claims, sample)
 
-    def _has_launched(self, operation: str) -> bool:
+    def _check_proof(
+        self, answer: torch.Tensor, nonce: int, claims: list[list[Claim]], outputs: list[list[torch.Tensor]]
+    ) -> None:
+        slots = [slot for slot, _ in chain(*claims)]
+        if not self._trusted and not is_proven(answer, nonce, list(zip(slots, chain(*outputs), strict=True))):
+            raise CandidateRejected(
+                Status.CHEATING, "its output was not complete when it said so: parts of it came later"
+            )
+
+    def _receive_launched(self, operation: str) -> dict[str, Any] | None:
+        """The child's notice that all is launched; None if it does not come in time."""
         self.process.channel.spin_until_data(_LAUNCH_SECONDS)
         if not self.process.channel.has_data():
-            return False
-        if self.receive(operation, _LAUNCH_SECONDS).get("launched") is not True:
+            return None
+        reply = self.receive(operation, _LAUNCH_SECONDS)
+        if reply.get("launched") is not True:
             raise CandidateRejected(Status.CHEATING, f"the reply to '{operation}' was forged")
-        return True
+        return reply
 
     def _receive_result(self, operation: str, seconds: float) -> dict[str, Any]:
         self.process.channel.spin_until_data(_SPIN_SECONDS)
         reply = self.receive(operation, seconds)
         # a late notice that all is launched comes before the result
-        return self.receive(operation, seconds) if reply.get("launched") is True else reply
-
-    def burst(
-        self, batch: list[list[torch.Tensor]], spec: OutputSpec, seconds: float, prelaunch: bool = False
-    ) -> BurstResult | None:
-        """Several calls in a row, after `prepare`; the clock stops when the last output has been read.
-
-        `prelaunch`: all calls are launched before their inputs are written and before the clock starts. All
-        buffer sets are written, however many calls: the longer a child stands still, the later it wakes up.
-        Returns None once, if its outputs share memory: from then on the child copies them.
-        """
-        order = random.sample(range(len(self.regions)), len(self.regions))
-        sets = order[: len(batch)]
-        self._reader.reserve(spec.sizes)
-        request = {"op": "burst", "sets": sets, "total": len(self.regions)}
-        self.last_prelaunched = False
-        if prelaunch:
-            begun = self._launch_behind_gate(request, lambda: self._write_all(order, batch))[1]
-        else:
-            self.process.freeze_main()
-            self._write_all(order, batch)
-            torch.cuda.synchronize()
-            self.send(request)
-            begun = time.perf_counter()
-            self.process.thaw()
-        reply = self._receive_result("burst", seconds)
-        if reply.get("again") is True and not self.copies_burst_outputs:
-            self.copies_burst_outputs = True
-            return None
-        descriptions, host_ms = reply.get("outputs"), reply.get("host_ms")
-        if (
-            not isinstance(descriptions, list)
-            or len(descriptions) != len(self.regions)
-            or not isinstance(host_ms, float)
-        ):
-            raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
-        *earlier, newest = descriptions[: len(batch)]
-        last_claims = parse_claims(newest, spec)
-        self.process.freeze_main()
-        last_outputs = self._read(last_claims)
-        ended = time.perf_counter()
-        self._stop_all()
-        claims = [parse_claims(description, spec) for description in earlier]
-        located = [
-            (slot.offset, handle) for call in (*claims, last_claims) for slot, handle in call if slot.span()
-        ]
-        if len(set(located)) < len(located):
-            raise CandidateRejected(
-                Status.CHEATING, "outputs of different calls are said to lie in the same place"
-            )
-        outputs = [*map(self._read, claims), last_outputs]
-        for buffer_set, inputs in zip(sets, batch, strict=True):
-            self._check_inputs_unmodified(buffer_set, inputs)
-        return BurstResult(outputs, 1e3 * (ended - begun), host_ms, self.last_prelaunched)
+        return reply | self.receive(operation, seconds) if reply.get("launched") is True else reply
 
     def check_output_unchanged(self, result: CallResult) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
@@ -231,10 +277,37 @@ class CudaParticipant(Participant):
         if not self._trusted and self.process.stop_without_waiting() > 1:
             self._freeze()
 
-    def _write_all(self, order: list[int], batch: list[list[torch.Tensor]]) -> None:
-        for buffer_set, inputs in zip(order, cycle(batch), strict=False):
+    def _stop_all_at_once(self) -> None:
+        """Before the gate opens: the child, and whatever it has started, stands still."""
+        if self._trusted:
+            self.process.freeze_main()
+        else:
+            self.process.stop_without_waiting()
+
+    def _write_all(self, sets: list[int], batch: list[list[torch.Tensor]]) -> None:
+        for buffer_set, inputs in zip(sets, batch, strict=True):
             self.write_inputs(buffer_set, inputs)
         self._flusher.flush()
+
+    def close(self) -> None:
+        """Kill the process and release its mappings."""
+        super().close()
+        self._page.close()
+
+    def close_in_background(self) -> threading.Thread:
+        """See Participant."""
+        self._page.close()
+        return super().close_in_background()
+
+
+def _parse_outputs(reply: dict[str, Any], calls: int, spec: OutputSpec) -> list[list[Claim]]:
+    """Where the outputs of all calls lie."""
+    descriptions = reply.get("outputs")
+    if not isinstance(descriptions, list) or len(descriptions) != calls:
+        raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
+    claims = [parse_claims(description, spec) for description in descriptions]
+    check_structure(reply.get("structure"), spec)
+    return claims
 
 
 def device_bytes_outside_torch() -> int:

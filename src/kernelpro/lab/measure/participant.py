@@ -6,6 +6,7 @@ cpu_participant.py and cuda_participant.py.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -159,8 +160,9 @@ class Participant(ABC):
         self.request({"op": "prepare", **settings}, seconds)
 
     def prepare_round(self, seconds: float, **settings: Any) -> None:
-        """Before a timed call: also one call on stale inputs, so that the host's path is warm."""
-        self.prepare(seconds, warm=True, retain=self.retained_outputs, **settings)
+        """Before timed calls: also one call on stale inputs, so that the host's path is warm."""
+        stale = random.randrange(len(self.regions))
+        self.prepare(seconds, warm=True, set=stale, retain=self.retained_outputs, **settings)
 
     # --- loops ---------------------------------------------------------------------------------------
 
@@ -265,7 +267,6 @@ _PHASES = {
     "map_inputs": "mapping the inputs",
     "prepare": "between two calls",
     "call": "in forward",
-    "burst": "in forward, called several times in a row",
     "loop": "in forward, called in a loop",
     "stop_loop": "after being called in a loop",
     "damages": "after a call",

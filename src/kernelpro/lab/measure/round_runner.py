@@ -12,12 +12,13 @@ import torch
 from kernelpro.lab.measure import clocks, environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.bursts import MAX_INPUTS
+from kernelpro.lab.measure.cuda_participant import BUFFER_SETS, CudaParticipant
 from kernelpro.lab.measure.errors import Errors
 from kernelpro.lab.measure.participant import Participant
-from kernelpro.lab.measure.rounds import Kind, Rounds, was_slowed
-from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.rounds import Rounds, was_slowed
+from kernelpro.lab.measure.samples import Kind, Sample
 from kernelpro.lab.sandbox import gpu
+from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import BadInput
 
@@ -31,6 +32,10 @@ _MAX_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
 _SOLO_CALLS = 20
 _SHORT_ANSWER_BYTES = 4096
+_MAX_BURST_MS = 2.0
+"""Longer calls need no bursts: a microsecond or two is less than 0.1 % of them."""
+_CYCLE: tuple[Kind, ...] = ("single", "single", "queued", "queued", "burst")
+"""The kinds of rounds, in random order in each cycle: however early rounds end, there are some of each."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,15 @@ def _with_spare(count: int) -> int:
     return count + max(4, count // 8)
 
 
+def is_short(device: str, own_ms: float) -> bool:
+    """Whether calls are so short that bursts are needed to resolve them."""
+    return device == "cuda" and own_ms < _MAX_BURST_MS
+
+
+class _NoBursts(Exception):
+    """Bursts of this candidate give no result; the message says why."""
+
+
 class RoundRunner:
     """Runs the rounds of one task, for one candidate after another."""
 
@@ -61,12 +75,13 @@ class RoundRunner:
         self._bench, self._baselines, self._check = bench, baselines, check
         self.seeds = [bench.new_seed() for _ in range(_with_spare(_ROUNDS["full"] * 2))]
         self._extra_seeds, self._solo_seeds = list[int](), [bench.new_seed() for _ in range(_SOLO_CALLS)]
-        self._burst_seeds = [bench.new_seed() for _ in range(MAX_INPUTS)]
         self._accuracy = Accuracy()
         self.prelaunch = False
         """Sealed calls of the current candidate, and of the baselines beside it, are prelaunched."""
         self.retried_without_prelaunch = False
         """Sealed calls were prelaunched at first, and showed a head start."""
+        self.burst_skip_reason = ""
+        """Why there are no bursts."""
 
     def draw_seeds(self, count: int, turn: int = 0) -> list[int]:
         """Seeds for `count` rounds, resampled for each candidate from a small pool whose inputs and truths
@@ -83,10 +98,6 @@ class RoundRunner:
         self._extra_seeds += [self._bench.new_seed() for _ in range(missing)]
         pool = (self.seeds + self._extra_seeds)[turn * size : (turn + 1) * size]
         return self._bench.secret.sample(pool, count)
-
-    def burst_seeds(self) -> list[int]:
-        """Seeds for a candidate's bursts."""
-        return self._fresh_if_short(self._burst_seeds)
 
     def solo_seeds(self) -> list[int]:
         """Seeds for a candidate's calls without baselines between them."""
@@ -112,7 +123,7 @@ class RoundRunner:
         self, participant: Participant, accuracy: Accuracy, report: Callable[[], None]
     ) -> tuple[Rounds, Accuracy]:
         """The rounds, and the worst accuracy so far and in them; calls `report` before each round."""
-        self._accuracy = accuracy
+        self._accuracy, self.burst_skip_reason = accuracy, ""
         self.prelaunch = participant.can_prelaunch and self._baselines.anchor in self._baselines.prelaunchable
         rounds = self._run_passes(participant, report)
         self.retried_without_prelaunch = self.prelaunch and self._has_head_start(rounds)
@@ -142,8 +153,10 @@ class RoundRunner:
         while completed == 0 or (
             completed + count <= limit and not rounds.is_settled(baselines.anchor, "candidate")
         ):
-            seeds = self.draw_seeds(count, first_turn + completed // count)
-            self._run_pass(participant, rounds, seeds, report)
+            kinds = self._draw_kinds(count, participant)
+            needed = sum(self._burst_calls(participant) if kind == "burst" else 1 for kind in kinds)
+            seeds = self.draw_seeds(needed, first_turn + completed // count)
+            self._run_pass(participant, rounds, kinds, seeds, report)
             completed += count
             if self._is_hopeless(rounds) or (self.prelaunch and self._has_head_start(rounds)):
                 break
@@ -182,27 +195,29 @@ class RoundRunner:
     def _has_enough(self, rounds: Rounds) -> bool:
         """Whether there are enough calls of each kind."""
         kinds: tuple[Kind, ...] = ("single", "queued") if self._baselines.uses_sealed_calls else ("single",)
-        return rounds.kinds == kinds and all(
+        return set(kinds) <= set(rounds.kinds) and all(
             len(rounds.calls("candidate", kind)) * 2 * len(kinds) >= _MIN_ROUNDS for kind in kinds
         )
 
     def _run_pass(
-        self, participant: Participant, rounds: Rounds, seeds: list[int], report: Callable[[], None]
+        self,
+        participant: Participant,
+        rounds: Rounds,
+        kinds: list[Kind],
+        seeds: list[int],
+        report: Callable[[], None],
     ) -> None:
-        # on the CPU everything in the sandbox is frozen while inputs are written; a GPU's kernels run on
-        sealed = self._draw_sealed(len(seeds)) if self._baselines.uses_sealed_calls else set()
-        for index, seed in enumerate(seeds):
+        remaining = iter(seeds)
+        for planned in kinds:
             report()
-            order = ["candidate", *self._timed_baselines()]
-            random.shuffle(order)
-            samples = {}
-            for name in order:
-                if name == "candidate":
-                    samples[name] = self._call(participant, seed, index in sealed)
-                else:
-                    samples[name] = self._baselines.call(
-                        name, self._bench.inputs(seed), index in sealed, self.prelaunch
-                    )
+            calls = self._burst_calls(participant) if planned == "burst" else 1
+            kind: Kind = "queued" if planned == "burst" and calls == 1 else planned
+            try:
+                samples = self._run_round(participant, kind, [next(remaining) for _ in range(calls)])
+            except _NoBursts as reason:
+                self.burst_skip_reason = str(reason)
+                rounds.drop("burst")
+                samples = self._run_round(participant, "queued", [self._bench.new_seed()])
             if self._is_throttled():
                 rounds.discarded += 1
             else:
@@ -210,12 +225,65 @@ class RoundRunner:
             if self._is_hopeless(rounds):
                 break
 
-    def _draw_sealed(self, count: int) -> set[int]:
-        """Half of the rounds, two of each four: however early the rounds end, there are some of both
-        kinds."""
-        return {
-            first + index for first in range(0, count, 4) for index in self._bench.secret.sample(range(4), 2)
-        }
+    def _run_round(self, participant: Participant, kind: Kind, seeds: list[int]) -> dict[str, Sample]:
+        order = ["candidate", *self._timed_baselines()]
+        random.shuffle(order)
+        samples = {}
+        for name in order:
+            if kind == "burst":
+                samples[name] = self._burst(participant, name, seeds)
+            elif name == "candidate":
+                samples[name] = self._call(participant, seeds[0], kind == "queued")
+            else:
+                samples[name] = self._baselines.call(
+                    name, self._bench.inputs(seeds[0]), kind == "queued", self.prelaunch
+                )
+        return samples
+
+    def _draw_kinds(self, count: int, participant: Participant) -> list[Kind]:
+        """The kinds of so many rounds. On the CPU everything in the sandbox is frozen while inputs are
+        written; a GPU's kernels run on, and some calls are sealed."""
+        if not self._baselines.uses_sealed_calls:
+            return ["single"] * count
+        bursts = self._burst_calls(participant) > 1
+        cycle = [kind for kind in _CYCLE if bursts or kind != "burst"]
+        drawn: list[Kind] = []
+        while len(drawn) < count:
+            drawn += self._bench.secret.sample(cycle, len(cycle))
+        return drawn[:count]
+
+    def _burst_calls(self, participant: Participant) -> int:
+        """Calls of a burst: as many as both sides have buffer sets; 1 where there are no bursts."""
+        if not is_short(self._bench.target, min(self._baselines.warm_ms.values())) or self.burst_skip_reason:
+            return 1
+        return min(BUFFER_SETS, participant.buffer_sets, self._baselines.participant.buffer_sets)
+
+    def _burst(self, participant: Participant, name: str, seeds: list[int]) -> Sample:
+        """A burst of the candidate, whose outputs are verified, or of a baseline."""
+        seconds, spec = self._bench.options.call_timeout, self._bench.output_spec
+        assert isinstance(participant, CudaParticipant)
+        try:
+            batch = [self._bench.inputs(seed) for seed in seeds]
+            if name != "candidate":
+                sample = self._baselines.burst(name, batch, self.prelaunch)
+            else:
+                participant.prepare_round(seconds)
+                result = participant.burst(batch, spec, seconds, self.prelaunch)
+                if not result.distinct:
+                    raise _NoBursts("its outputs share memory")
+                sample = result.sample
+                for seed, outputs in zip(seeds, result.outputs, strict=True):
+                    self._accuracy = self._accuracy.combine(self._check(outputs, seed, AS_GIVEN))
+        except torch.OutOfMemoryError:  # of the judge, which holds all inputs, outputs and truths of a burst
+            torch.cuda.empty_cache()
+            raise _NoBursts("the device has too little memory for bursts") from None
+        except CandidateRejected as error:
+            if "out of memory" not in error.reason:
+                raise
+            raise _NoBursts("the candidate has too little memory for bursts") from None
+        if self.prelaunch and not sample.proven:
+            raise _NoBursts(f"{name} has too many launches for bursts")
+        return sample
 
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
         seconds = self._bench.options.call_timeout

@@ -1,11 +1,12 @@
 """Timed rounds: in each, every participant is called once, in random order, on the same fresh inputs.
 
-On a GPU there are two kinds of calls. A single call finds the device idle, so that the launch by its host is
-part of its time. A queued call was launched before its inputs were written (sealed; see cuda_participant.py),
-and its time is the device's alone. Where a host takes as long as its kernels, both matter: torch.compile's
-kernels of 0.19 ms on an H200 took anything from 0.19 to 0.29 ms in single calls, and kernels as fast as its
-own seemed 1.4 times faster; and a kernel that is fast on the device but slow to launch is not fast. A win is
-one in both kinds: the lower ratio counts.
+On a GPU there are three kinds of calls. A single call finds the device idle, so that the launch by its host
+is part of its time. A queued call was launched before its inputs were written (sealed; see
+cuda_participant.py), and its time is the device's alone. Where a host takes as long as its kernels, both
+matter: torch.compile's kernels of 0.19 ms on an H200 took anything from 0.19 to 0.29 ms in single calls, and
+kernels as fast as its own seemed 1.4 times faster; and a kernel that is fast on the device but slow to launch
+is not fast. A burst is several queued calls in a row, each on inputs of its own: what the parent's clock
+cannot resolve is shared by all of them. A win is one in all kinds: the lowest ratio counts.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
-from kernelpro.lab.measure.samples import Sample
+from kernelpro.lab.measure.samples import KINDS, Kind, Sample
 from kernelpro.lab.measure.statistics import lower_bound, median_interval
 from kernelpro.records import Interval
 
@@ -27,9 +27,9 @@ noise."""
 _SETTLED, _SETTLED_FAR, _FAR = 0.004, 0.010, 0.05
 """Width of a ratio's interval, before SYSTEMATIC widens it, that more rounds need not narrow; and the same
 where all of the interval is further than 5 % from 1, so that there is no doubt who is faster."""
-
-Kind = Literal["single", "queued"]
-SEALED: dict[Kind, bool] = {"single": False, "queued": True}
+_DISTURBED_MS = 0.05
+"""Who works while inputs are written takes the device from the parent, and switching it costs 0.14 ms each
+way on an H200: writing that takes longer by less than this was not disturbed (it varies by 3 us)."""
 
 
 @dataclass
@@ -54,16 +54,30 @@ class Rounds:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of calls that were made."""
-        sealed = {sample.sealed for samples in self.samples.values() for sample in samples}
-        return tuple(kind for kind, is_sealed in SEALED.items() if is_sealed in sealed)
+        present = {sample.kind for samples in self.samples.values() for sample in samples}
+        return tuple(kind for kind in KINDS if kind in present)
+
+    @property
+    def steadiest_kind(self) -> Kind:
+        """Queued calls, where there are any: they do not depend on a host."""
+        return "queued" if "queued" in self.kinds else "single"
+
+    def drop(self, kind: Kind) -> None:
+        """Forget all calls of a kind."""
+        for name, samples in self.samples.items():
+            self.samples[name] = [sample for sample in samples if sample.kind != kind]
 
     def calls(self, name: str, kind: Kind | None = None) -> list[Sample]:
         """A participant's calls of one kind; without a kind the queued ones, where there are any."""
-        sealed = SEALED[kind or self.kinds[-1]]
-        return [sample for sample in self.samples[name] if sample.sealed == sealed]
+        kind = kind or self.steadiest_kind
+        return [sample for sample in self.samples[name] if sample.kind == kind]
+
+    def are_proven(self, name: str, baseline: str, kind: Kind) -> bool:
+        """Whether the ends of both sides' calls were proven (sandbox/completion.py)."""
+        return all(sample.proven for side in (name, baseline) for sample in self.calls(side, kind))
 
     def own_ms(self, name: str, kind: Kind | None = None) -> torch.Tensor:
-        """Per round, the participant's own milliseconds."""
+        """Per round, the participant's own milliseconds for a call."""
         return torch.tensor([sample.own_ms for sample in self.calls(name, kind)], dtype=torch.float64)
 
     def median_ms(self, name: str, kind: Kind | None = None) -> float:
@@ -79,7 +93,7 @@ class Rounds:
 
         Single calls are linked by the queued calls of `steady`, which do not depend on its host.
         """
-        if kind != self.kinds[-1]:
+        if kind == "single" and self.steadiest_kind != "single":
             return (self.own_ms(steady).median() / self.own_ms(other, kind)).log()
         return self.log_ratio(steady, other, kind)
 
@@ -96,36 +110,51 @@ class Rounds:
         return ratio.high - ratio.low <= (_SETTLED_FAR if far else _SETTLED)
 
     def hidden_ms(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
-        """Per round, how much more lies between the two clocks for a participant than for a baseline.
+        """Per round, how much more lies between the two clocks of a call for a participant than for a
+        baseline.
 
         The time in which the parent wrote inputs is taken off: all of it for the baseline; for the other,
         which may have worked meanwhile, no more than is usual.
         """
-        usual = min(
-            self.usual_input_write_ms, self.input_write_ms(name, kind), self.input_write_ms(baseline, kind)
-        )
+        kind = kind or self.steadiest_kind
+        usual = self._usual_input_write_ms(name, baseline, kind)
         pairs = zip(self.calls(name, kind), self.calls(baseline, kind), strict=True)
         return torch.tensor(
-            [(a.wall_ms - a.own_ms - usual) - (b.wall_ms - b.own_ms - b.input_write_ms) for a, b in pairs],
+            [
+                (a.protocol_ms + _disturbance(a.input_write_ms - usual)) / a.calls - b.protocol_ms / b.calls
+                for a, b in pairs
+            ],
             dtype=torch.float64,
         )
 
+    def disturbances_ms(self, name: str, baseline: str, kind: Kind = "queued") -> list[float]:
+        """Per round, by how much writing inputs was disturbed."""
+        usual = self._usual_input_write_ms(name, baseline, kind)
+        return [_disturbance(call.input_write_ms - usual) for call in self.calls(name, kind)]
+
+    def _usual_input_write_ms(self, name: str, baseline: str, kind: Kind) -> float:
+        """What writing inputs takes where nobody disturbs it. Bursts, which write more, were not made before
+        the candidate was started."""
+        before = math.inf if kind == "burst" else self.usual_input_write_ms
+        return min(before, self.input_write_ms(name, kind), self.input_write_ms(baseline, kind))
+
     def protocol_ms(self, name: str, kind: Kind) -> torch.Tensor:
         """Per round, the difference of the two clocks without the writing of inputs."""
-        return torch.tensor(
-            [call.wall_ms - call.own_ms - call.input_write_ms for call in self.calls(name, kind)],
-            dtype=torch.float64,
-        )
+        return torch.tensor([call.protocol_ms for call in self.calls(name, kind)], dtype=torch.float64)
 
     def input_write_ms(self, name: str, kind: Kind | None = None) -> float:
         """Median input-write time."""
         return statistics.median([call.input_write_ms for call in self.calls(name, kind)] or [0.0])
 
 
+def _disturbance(excess_ms: float) -> float:
+    return excess_ms if excess_ms > _DISTURBED_MS else 0.0
+
+
 def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
     """Whether the times of `slow` before `fast` was started would change what `fast` gains."""
     gains, gains_before = [], []
-    for kind in rounds.kinds:
+    for kind in (kind for kind in rounds.kinds if kind in before.kinds):
         gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
         change = math.log(before.median_ms(slow, kind) / rounds.median_ms(slow, kind))
         gains_before.append(gains[-1] + change)

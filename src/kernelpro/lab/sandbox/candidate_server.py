@@ -8,9 +8,10 @@ only where the parent's agrees. Requests, one at a time:
     load           source, seed, initial state   -> how parameters were set, or which stage failed
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
-    call           buffer set                    -> where the outputs lie, own milliseconds, native ones
-    burst          buffer sets, in order         -> where the outputs of all these calls lie
-                   both with a gate's value      -> first that all is launched; the device waits for the gate
+    call           buffer sets, in order         -> where the outputs of these calls lie, own milliseconds of
+                                                    a call, native ones
+                   with a gate's value           -> first where the outputs will lie, once all is launched;
+                                                    the device waits for the gate
     loop           number of sets, batch         -> once another request waits: the number of calls, and
                                                     where the last output of each set lies
     stop_loop      nothing                       -> ok; the request that ends a loop
@@ -21,9 +22,7 @@ from __future__ import annotations
 
 import gc
 import io
-import time
 from collections import deque
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ from kernelpro.lab.languages.native import NATIVE_CALLS
 from kernelpro.lab.sandbox import cupti, gpu
 from kernelpro.lab.sandbox.artifacts import unpack_artifacts
 from kernelpro.lab.sandbox.child import Reply, Request, RequestServer
-from kernelpro.lab.sandbox.child_devices import ChildDevice, CpuDevice, CudaDevice, behind_gate, clone_outputs
+from kernelpro.lab.sandbox.child_devices import ChildDevice, CpuDevice, CudaDevice, clone_outputs
 from kernelpro.lab.sandbox.memory import Slot
 from kernelpro.lab.sandbox.outputs import describe_structure
 from kernelpro.lab.sandbox.stages import StageFailed, as_stage_failure, import_candidate
@@ -45,16 +44,16 @@ class CandidateServer(RequestServer):
 
     def __init__(self, shared_fds: list[int]):
         super().__init__(shared_fds)
+        self._shared_fds = shared_fds
         self._device: ChildDevice = CpuDevice(shared_fds)
-        self._outputs: Any = None
+        self._outputs: list[Any] = []
+        """The outputs of the last request."""
         self._retained_outputs = deque[Any]()
         self._model: Any = None
         self._arguments: list[Any] = []
         """The model's arguments, one list a buffer set."""
         self._copy_outputs = False
         """Outputs lie in memory that cannot be exported: every timed call copies them."""
-        self._copy_burst_outputs = False
-        """Outputs of different calls share memory: bursts copy them."""
         self._gate_address = 0
 
     def start(self, request: Request, tail: bytes) -> Reply:
@@ -63,7 +62,7 @@ class CandidateServer(RequestServer):
         torch.set_num_threads(request["threads"])
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self._allow_tf32
         if request["device"] == "cuda":
-            self._device = CudaDevice()
+            self._device = CudaDevice(self._shared_fds)
         return {}, b""
 
     def load(self, request: Request, tail: bytes) -> Reply:
@@ -103,79 +102,60 @@ class CandidateServer(RequestServer):
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
         """Drop all but the last few outputs (`retain`); collect garbage (`collect`), call once (`warm`)."""
-        self._retained_outputs.append(self._outputs)
+        self._retained_outputs.extend(self._outputs)
         while len(self._retained_outputs) > request.get("retain", 0):
             self._retained_outputs.popleft()
-        self._outputs = None
+        self._outputs = []
         if request.get("collect"):
             gc.collect()
             gc.freeze()
         if request.get("warm"):
             with torch.no_grad():
-                self._model(*self._arguments[0])
+                self._model(*self._arguments[request.get("set", 0)])
                 self._device.synchronize()
         return {}, b""
 
     def call(self, request: Request, tail: bytes) -> Reply:
-        """One timed call on a buffer set."""
-        arguments = self._arguments[request["set"]]
+        """Timed calls on buffer sets, one after the other."""
+        results: list[Any] = []
+        self._outputs, sets = results, request["sets"]
         NATIVE_CALLS.seconds = 0.0
 
-        def run() -> Any:
-            outputs = self._model(*arguments)
-            return clone_outputs(outputs) if self._copy_outputs else outputs
+        def run() -> None:
+            for index in sets:
+                outputs = self._model(*self._arguments[index])
+                results.append(clone_outputs(outputs) if self._copy_outputs else outputs)
+
+        def run_behind_gate() -> list[torch.Tensor]:
+            run()
+            return _flatten(results)
 
         with torch.no_grad():
-            self._outputs, milliseconds = self._device.time_call(run, self._behind_gate(request))
-        times = {"own_ms": milliseconds, "native_ms": 1e3 * NATIVE_CALLS.seconds}
+            if request.get("gate"):
+                wait = self._device.launch_behind_gate(self._gate_address, request["gate"], run_behind_gate)
+                self.send_early({"ok": True, "launched": True, **self._describe(results)})
+                own_ms, description = wait(), {}
+            else:
+                own_ms = self._device.time_calls(run)
+                description = self._describe_or_copy(results)
+        times = {"own_ms": own_ms / len(sets), "native_ms": 1e3 * NATIVE_CALLS.seconds / len(sets)}
+        return {**times, **description}, b""
+
+    def _describe(self, results: list[Any]) -> dict[str, Any]:
+        return {
+            "outputs": [self._locate_all(outputs) for outputs in results],
+            "structure": describe_structure(results[-1]),
+        }
+
+    def _describe_or_copy(self, results: list[Any]) -> dict[str, Any]:
+        """Memory that cannot be exported is copied: now, and inside the timed call from the next one on."""
         try:
-            claims = self._locate_all(self._outputs)
+            return self._describe(results)
         except gpu.GpuError:
-            # memory that cannot be exported is copied: now, and inside the timed call from the next one on
             self._copy_outputs = True
-            self._outputs = clone_outputs(self._outputs)
+            results[:] = [clone_outputs(outputs) for outputs in results]
             self._device.synchronize()
-            claims = self._locate_all(self._outputs)
-        return {**times, "outputs": claims, "structure": describe_structure(self._outputs)}, b""
-
-    def _behind_gate(self, request: Request) -> AbstractContextManager[None]:
-        def launched() -> None:
-            self.send_early({"ok": True, "launched": True})
-
-        return behind_gate(self._device, self._gate_address, request.get("gate", 0), launched)
-
-    def burst(self, request: Request, tail: bytes) -> Reply:
-        """Calls in a row with one wait at the end (CUDA).
-
-        Outputs that share memory are copied from the next burst on (`again`). However many calls, the reply
-        describes `total` outputs, repeating the last one: so it costs the same for short and long bursts, and
-        their difference is that of the calls.
-        """
-        results: list[Any] = []
-        self._outputs = results
-        with torch.no_grad(), self._behind_gate(request):
-            begun = time.perf_counter()
-            for index in request["sets"]:
-                result = self._model(*self._arguments[index])
-                results.append(clone_outputs(result) if self._copy_burst_outputs else result)
-            host = time.perf_counter() - begun
-        self._device.synchronize()
-        results += results[-1:] * (request["total"] - len(results))
-        try:
-            claims = [self._locate_all(result) for result in results]
-            calls = claims[: len(request["sets"])]
-            located = [
-                (claim["handle"], claim["offset"]) for call in calls for claim in call if claim["handle"]
-            ]
-            distinct = len(set(located)) == len(located)
-        except gpu.GpuError:
-            if self._copy_burst_outputs:
-                raise
-            distinct = False
-        if not distinct and not self._copy_burst_outputs:
-            self._copy_burst_outputs = True
-            return {"again": True}, b""
-        return {"outputs": claims, "host_ms": 1e3 * host / len(request["sets"])}, b""
+            return self._describe(results)
 
     def loop(self, request: Request, tail: bytes) -> Reply:
         """Calls on the buffer sets in turn until the next request arrives. A GPU has at most two batches
@@ -205,8 +185,7 @@ class CandidateServer(RequestServer):
         return {}, b""
 
     def _locate_all(self, outputs: Any) -> list[dict[str, Any]]:
-        leaves: list[torch.Tensor] = []
-        tree.flatten(outputs, leaves)
+        leaves = _flatten(outputs)
         for leaf in leaves:
             if leaf.device.type != self._device.name:
                 raise StageFailed("call", f"an output is on {leaf.device}, not on {self._device.name}")
@@ -241,3 +220,9 @@ class CandidateServer(RequestServer):
             if event.device_type == DeviceType.CUDA:
                 times[event.name] = times.get(event.name, 0.0) + event.device_time_total
         return times
+
+
+def _flatten(outputs: Any) -> list[torch.Tensor]:
+    leaves: list[torch.Tensor] = []
+    tree.flatten(outputs, leaves)
+    return leaves

@@ -15,6 +15,8 @@ _OUT_OF_MEMORY = 2
 _ATTRIBUTE_BUFFER_ID = 7
 _NON_BLOCKING = 1
 _CAPTURE_RELAXED = 2
+_PORTABLE, _DEVICE_MAPPED = 1, 2
+_DISABLE_TIMING = 2
 
 
 class GpuError(RuntimeError):
@@ -168,6 +170,75 @@ def _stream_memory_operation(name: str, stream: int, pointer: int, value: int) -
         function(ctypes.c_void_p(stream), ctypes.c_uint64(pointer), ctypes.c_uint32(value), ctypes.c_uint(0)),
         name,
     )
+
+
+def map_host_memory(address: int, nbytes: int) -> int:
+    """Make memory of this process visible to the device; returns its address there."""
+    pointer = ctypes.c_uint64()
+    flags = ctypes.c_uint(_PORTABLE | _DEVICE_MAPPED)
+    code = _driver().cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), flags)
+    _check(code, "cuMemHostRegister")
+    code = _driver().cuMemHostGetDevicePointer_v2(
+        ctypes.byref(pointer), ctypes.c_void_p(address), ctypes.c_uint(0)
+    )
+    _check(code, "cuMemHostGetDevicePointer")
+    return pointer.value
+
+
+def load_function(image: bytes, name: bytes) -> int:
+    """Load a kernel from PTX."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    _check(_driver().cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
+    _check(_driver().cuModuleGetFunction(ctypes.byref(function), module, name), "cuModuleGetFunction")
+    return function.value or 0
+
+
+def launch(function: int, threads: int, stream: int, arguments: tuple[Any, ...]) -> None:
+    """Launch one block of a kernel; the arguments are ctypes values."""
+    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(value) for value in arguments))
+    dimensions = [ctypes.c_uint(size) for size in (1, 1, 1, threads, 1, 1, 0)]
+    code = _driver().cuLaunchKernel(
+        ctypes.c_void_p(function), *dimensions, ctypes.c_void_p(stream), pointers, None
+    )
+    _check(code, "cuLaunchKernel")
+
+
+class Event:
+    """An event of the driver, without torch: a candidate may have replaced torch's."""
+
+    def __init__(self, timing: bool = True):
+        self._handle = ctypes.c_void_p()
+        flags = ctypes.c_uint(0 if timing else _DISABLE_TIMING)
+        _check(_driver().cuEventCreate(ctypes.byref(self._handle), flags), "cuEventCreate")
+
+    def record(self, stream: int) -> None:
+        """Happens after all earlier work of the stream."""
+        _check(_driver().cuEventRecord(self._handle, ctypes.c_void_p(stream)), "cuEventRecord")
+
+    def record_context(self) -> None:
+        """Happens after all earlier work of all streams of the current context."""
+        context = ctypes.c_void_p()
+        _check(_driver().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
+        function = getattr(_driver(), "cuCtxRecordEvent", None)
+        if function is None:
+            raise GpuError("the driver does not support cuCtxRecordEvent")
+        _check(function(context, self._handle), "cuCtxRecordEvent")
+
+    def hold(self, stream: int) -> None:
+        """Later work of the stream waits for this event."""
+        code = _driver().cuStreamWaitEvent(ctypes.c_void_p(stream), self._handle, ctypes.c_uint(0))
+        _check(code, "cuStreamWaitEvent")
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+        _check(_driver().cuEventSynchronize(self._handle), "cuEventSynchronize")
+
+    def milliseconds_since(self, earlier: Event) -> float:
+        """The time between two events that have happened."""
+        value = ctypes.c_float()
+        code = _driver().cuEventElapsedTime(ctypes.byref(value), earlier._handle, self._handle)
+        _check(code, "cuEventElapsedTime")
+        return value.value
 
 
 class _Interface:

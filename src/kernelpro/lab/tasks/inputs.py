@@ -1,6 +1,6 @@
 """Input distributions: the same task with values that expose shortcuts.
 
-All transformations multiply, so that zeros (masks, triangles) stay zero.
+In all of them zeros (masks, triangles) stay zero.
 """
 
 from __future__ import annotations
@@ -8,13 +8,22 @@ from __future__ import annotations
 import torch
 
 AS_GIVEN = "as given"
-DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes")
+ODD_ROWS, INFINITIES, NEGATIVE_INFINITIES = "odd rows", "infinities", "negative infinities"
+DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, INFINITIES)
+FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
+"""What a task gets where it does not suit the distribution: one that overflows, or where infinities of both
+signs have no defined result."""
 
 _SPIKE_EXPONENTS = {"spikes": (6.0, 17.0), "mild spikes": (2.0, 6.0)}
 """Spikes are multiplied by 2^u. At 2^17 a value of order one exceeds float16 but not float32 and TF32. A task
 that overflows (see tolerance.py) gets the mild spikes."""
 _SPIKE_SHARE = 1 / 512
 _MIN_SPIKES = 8
+OFFSET = 1024.0
+"""Rows with an offset have so many times the input's rms added: (mean of squares) - (square of the mean) has
+no correct digits left in float32, while a variance of differences from the mean keeps four."""
+_INFINITE_SHARE = 1 / 4096
+_MIN_INFINITE = 8
 
 
 def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[torch.Tensor]:
@@ -28,15 +37,48 @@ def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[
 def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
     if distribution == AS_GIVEN or not leaf.numel():
         return leaf
+    generator = torch.Generator(leaf.device).manual_seed(seed)
     if distribution in _SPIKE_EXPONENTS:
-        low, high = _SPIKE_EXPONENTS[distribution]
-        generator = torch.Generator(leaf.device).manual_seed(seed)
-        count = min(leaf.numel(), max(_MIN_SPIKES, int(leaf.numel() * _SPIKE_SHARE)))
-        where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
-        powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
-        places, which = torch.unique(where, return_inverse=True)
-        factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
-        # "amax": an index drawn twice stays reproducible
-        factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")
-        return leaf.clone().put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
+        return _with_spikes(leaf, *_SPIKE_EXPONENTS[distribution], generator)
+    if distribution == ODD_ROWS:
+        return _with_odd_rows(leaf, generator)
+    if distribution in (INFINITIES, NEGATIVE_INFINITIES):
+        return _with_infinities(leaf, distribution == NEGATIVE_INFINITIES, generator)
     return leaf * {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution]
+
+
+def _with_spikes(leaf: torch.Tensor, low: float, high: float, generator: torch.Generator) -> torch.Tensor:
+    count = min(leaf.numel(), max(_MIN_SPIKES, int(leaf.numel() * _SPIKE_SHARE)))
+    where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
+    powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
+    places, which = torch.unique(where, return_inverse=True)
+    factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
+    # "amax": an index drawn twice stays reproducible
+    factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")
+    return leaf.clone().put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
+
+
+def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A quarter of the rows with a large offset, a quarter constant; the rest as given.
+
+    Constants are powers of two: their sums are exact in any order, so that no honest kernel loses digits.
+    """
+    if leaf.dim() < 2:
+        return leaf
+    draws = torch.rand((*leaf.shape[:-1], 1), generator=generator, device=leaf.device)
+    signs = torch.where(draws < 0.125, -1.0, 1.0)
+    offset = (OFFSET * leaf.float().square().mean().sqrt() * signs).to(leaf.dtype)
+    first = leaf[..., :1].float()
+    constant = torch.exp2(first.abs().clamp(2.0**-10, 2.0**10).log2().round()).copysign(first)
+    odd = torch.where(draws < 0.25, leaf + offset, leaf)
+    odd = torch.where(draws > 0.75, constant.to(leaf.dtype).expand_as(leaf), odd)
+    return torch.where(leaf == 0, leaf, odd)
+
+
+def _with_infinities(leaf: torch.Tensor, negative: bool, generator: torch.Generator) -> torch.Tensor:
+    """A few elements are infinite."""
+    count = min(leaf.numel(), max(_MIN_INFINITE, int(leaf.numel() * _INFINITE_SHARE)))
+    where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
+    values = leaf.take(where)
+    infinite = torch.full_like(values, -torch.inf) if negative else values.sign() * torch.inf
+    return leaf.clone().put_(where, torch.where(values == 0, values, infinite))
