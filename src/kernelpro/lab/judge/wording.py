@@ -17,7 +17,7 @@ from kernelpro.lab.measure.statistics import median_interval
 from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES
 from kernelpro.records import Measurement
 
-_NOTED_SHARE = 0.03
+_NOTED_SHARE = 0.10
 """Below this share of the candidate's time, a widened interval needs no explanation."""
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
 
