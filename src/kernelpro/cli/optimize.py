@@ -87,8 +87,9 @@ def resume_run(options: ResumeOptions) -> int:
             f"run {store.id} is finished ({outcome.reason}); to continue it, raise its budget, such as "
             f"--budget candidates={config.limits.candidates + 20}"
         )
+        code = _exit_code(store, outcome)
         store.close()
-        return _exit_code(store, outcome)
+        return code
     pool_options = PoolOptions(
         pool=changed.pool, gpu_name=changed.gpu_name, wait=changed.wait, sandbox=changed.options.sandbox
     )
