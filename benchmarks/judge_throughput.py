@@ -12,6 +12,10 @@ kernelpro          One `kernelpro worker` that gets all jobs at once, task by ta
 kernelpro_runtime  The same, with the CUDA kernels called through `kernelpro.runtime`. The script checks that
                    the `__global__` code is identical.
 
+`--kernelbench-calls N` evaluates only N candidates with KernelBench, spread over the tasks, since each CUDA
+candidate takes it a minute; its rate is then that of these N. kernelbench_kernels.py writes candidates for 25
+problems of KernelBench (`--candidates`).
+
 The figures are wall time: a KernelBench evaluation from before its process starts until after it ended; a
 task's jobs from the last verdict of the previous task (for the first task: from before the worker starts).
 A task's time is split over its candidates: each has the seconds that the judge reports for it, and an equal
@@ -21,8 +25,8 @@ disk.
 
 KernelBench's package imports the LLM clients `openai` and `litellm`, which an evaluation never calls. Empty
 modules replace both, in KernelBench's favor: `litellm` takes seconds to import, and more without a network.
-Its other imports (pydantic, requests, python-dotenv, tqdm) must be installed, or be in the folder
-`--kernelbench-deps`, which only that column sees.
+Its other imports (pydantic, requests, python-dotenv, tqdm) may be in the folder `--kernelbench-deps`, which
+only that column sees; small stand-ins take the place of those that are not installed.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ from kernelbench_evaluation import (
     import_kernelbench,
     kernelbench_settings,
     language_of,
+    missing_packages,
     run_kernelbench,
 )
 from throughput_table import COLUMNS, format_table, summarize
@@ -187,6 +192,15 @@ def collect_tasks(folder: Path, names: list[str] | None, max_cuda: int | None) -
     if not tasks:
         raise SystemExit(f"no */task.py in {folder}")
     return tasks
+
+
+def limit_kernelbench(tasks: Tasks, count: int | None) -> int:
+    """Leave KernelBench `count` candidates (None: all), spread evenly; returns how many it gets."""
+    files = [path for _, columns in tasks.values() for path in columns["kernelbench"]]
+    kept = set(files if count is None else [files[i * len(files) // count] for i in range(count)])
+    for _, columns in tasks.values():
+        columns["kernelbench"] = [path for path in columns["kernelbench"] if path in kept]
+    return len(kept)
 
 
 def kernel_text(candidate: Path) -> str:
@@ -369,6 +383,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="NAME,...",
         help=f"only these columns of {', '.join(COLUMNS)}",
     )
+    add(
+        "--kernelbench-calls",
+        type=int,
+        metavar="N",
+        help="evaluate only N candidates with KernelBench; its rate is that of these",
+    )
     add("--resume", action="store_true", help="continue with the results in --out")
     add(
         "--time-limit",
@@ -389,6 +409,8 @@ def main() -> None:
     checkout = options.kernelbench.resolve()
     settings = kernelbench_settings(checkout)
     tasks = collect_tasks(options.candidates.resolve(), options.tasks, options.max_cuda)
+    candidates = sum(len(columns["kernelpro"]) for _, columns in tasks.values())
+    evaluated = limit_kernelbench(tasks, options.kernelbench_calls)
     machine = hardware()
     files = {
         path
@@ -401,7 +423,9 @@ def main() -> None:
         "hardware": machine,
         "versions": versions(checkout),
         "kernelbench_settings": settings,
-        "stubbed_clients": list(STUBBED_CLIENTS),
+        "stubbed_clients": [*STUBBED_CLIENTS, *missing_packages()],
+        "candidates": candidates,
+        "kernelbench_calls": evaluated,
         "files": {
             f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()[:16]
             for path in sorted(files)
@@ -451,6 +475,8 @@ def main() -> None:
     print(
         f"Empty modules replace {' and '.join(STUBBED_CLIENTS)}, which KernelBench imports but does not use"
     )
+    if evaluated < candidates and "kernelbench" in options.columns:
+        print(f"KernelBench evaluated {evaluated} of {candidates} candidates; its rate is that of these")
     print(format_table(summarize(comparable_calls(calls, tasks, options.columns))))
     if left:
         raise SystemExit(f"\n{left} evaluations left at the time limit: continue with --resume")
