@@ -11,6 +11,7 @@ judge then compiles that reference itself.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import queue
@@ -30,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from kernelpro.lab.sandbox.launcher import clean_environment  # noqa: E402
 from kernelpro.records import Record, Target, Task, folders  # noqa: E402
 
 _TIMEOUT = 150.0
@@ -103,7 +105,9 @@ class AheadCompilers:
     def _start(self) -> subprocess.Popen[str]:
         cache = folders.cache("compiled")
         cache.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
+        # the environment of the judge's baselines: settings of the compiler are part of the caches' keys
+        environment = os.environ | clean_environment()
+        environment |= {
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -154,14 +158,20 @@ def serve() -> None:
     """Answer requests on stdin until it ends."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with answers
+    started = time.monotonic()
     _never_benchmark()
+    print(
+        f"process {os.getpid()}: imports took {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True
+    )
     for line in sys.stdin:
         request = AheadRequest.from_json(json.loads(line))
+        faulthandler.dump_traceback_later(60, exit=False)  # where a slow one is
         try:
             answer = _compile(request)
         except Exception as error:
             traceback.print_exc()
             answer = AheadResult(reason=f"{type(error).__name__}: {str(error)[:300]}")
+        faulthandler.cancel_dump_traceback_later()
         output.write(answer.dumps() + "\n")
         output.flush()
 

@@ -39,7 +39,7 @@ from compile_ahead import AheadCompilers, AheadRequest, AheadResult
 from suite_rows import format_tables, read_rows
 
 from kernelpro.pools.local import LocalPool
-from kernelpro.records import Candidate, Options, Result, digest
+from kernelpro.records import Candidate, Job, Options, Result, digest
 from kernelpro.suites.judging import BenchJob
 from kernelpro.suites.problems import Problem, find_problems
 from kernelpro.suites.published import find_published, is_published
@@ -196,6 +196,8 @@ class SuiteRun:
         try:
             with ResultsLog(out) as results, LocalPool(warn=self.say) as pool:
                 self.results, self.pool, self.memory = results, pool, memory
+                # the worker starts while the first references compile
+                pool.submit(Job("environment", "environment", target=options.target))
                 return self._loop(ahead)
         finally:
             if ahead:
@@ -230,6 +232,10 @@ class SuiteRun:
                 if future in self.compiling:
                     item = self.compiling.pop(future)
                     item.ahead = future.result()
+                    spent = f"{time.monotonic() - self.started:5.0f} s"
+                    seconds = f"{item.ahead.seconds.get('compile', 0.0):6.1f} s"
+                    why = f" {item.ahead.reason[:80]}" if item.ahead.reason else ""
+                    self.say(f"{spent} {item.problem.label[:50]:50} {'compiled':13} {seconds}{why}")
                     self._accept(item)
                 else:
                     self._finish(*self.judging.pop(future), future.result())

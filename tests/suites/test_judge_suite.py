@@ -79,10 +79,15 @@ def test_out_of_time_it_stops_and_says_what_is_left(suite: Path, tmp_path: Path)
 
 
 @pytest.mark.long
-def test_references_are_compiled_ahead_and_small_ones_drawn(suite: Path, tmp_path: Path) -> None:
+def test_references_are_compiled_ahead_and_small_ones_drawn(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (suite / "level2" / "2_broken.py").unlink()
     out = tmp_path / "out"
-    process = judge(suite, out, "--ahead", "2", "--sample", "2", "--max-gb", "1", "--seed", "1")
+    process = judge(
+        suite, out, "--ahead", "2", "--sample", "2", "--max-gb", "1", "--baselines", "eager_fp32,compile"
+    )
     assert process.returncode == 0, process.stderr
     assert len(rows(out)) == 2
     for row in rows(out):
@@ -90,3 +95,5 @@ def test_references_are_compiled_ahead_and_small_ones_drawn(suite: Path, tmp_pat
         random = row["problem"] == "2/1 random"
         assert row["candidate"] == ("reference" if random else "torch.compile")
         assert ("random numbers" in row["ahead_reason"]) == random
+    compiled = (tmp_path / "cache" / "kernelpro" / "compiled" / "inductor" / "fxgraph").glob("*/*/*")
+    assert len(list(compiled)) == 2, "the judge finds what was compiled ahead"
