@@ -38,10 +38,9 @@ class _Block:
         return self.base + MARGIN_BYTES
 
     @property
-    def margins(self) -> dict[Side, tuple[int, int]]:
-        """Start and size of both margins."""
-        end = self.start + self.nbytes
-        return {"before": (self.base, MARGIN_BYTES), "after": (end, self.base + self.mapped - end)}
+    def margins(self) -> dict[Side, int]:
+        """Where both margins start."""
+        return {"before": self.base, "after": self.start + self.nbytes}
 
 
 class CudaGuards:
@@ -49,6 +48,9 @@ class CudaGuards:
 
     def __init__(self) -> None:
         self._byte = 0xFF
+        self._checked = False
+        """Nothing has run since all margins were checked."""
+        self._host = torch.empty(MARGIN_BYTES, dtype=torch.uint8)
         self._live: dict[int, _Block] = {}
         self._freed: list[_Block] = []
         self._reusable: defaultdict[int, list[_Block]] = defaultdict(list)
@@ -114,34 +116,39 @@ class CudaGuards:
                 self._reusable[block.mapped].append(block)
 
     def _check(self, block: _Block) -> None:
-        for side, (start, nbytes) in block.margins.items():
-            if (changed := changed_bytes(gpu.copy_to_host(start, nbytes), self._byte)) is None:
+        for side, start in block.margins.items():
+            gpu.copy_to_host(start, self._host)
+            if (changed := changed_bytes(self._host, self._byte)) is None:
                 continue
-            first, last = changed if side == "after" else (nbytes - 1 - changed[1], nbytes - 1 - changed[0])
+            end = MARGIN_BYTES - 1
+            first, last = changed if side == "after" else (end - changed[1], end - changed[0])
             self._found.append((block, Damage("a scratch buffer", block.nbytes, side, first, last)))
             self._fill_margins(block)
 
     def _fill_margins(self, block: _Block) -> None:
-        for start, nbytes in block.margins.values():
-            gpu.fill_bytes(start, self._byte, nbytes, self._stream)
+        for start in block.margins.values():
+            gpu.fill_bytes(start, self._byte, MARGIN_BYTES, self._stream)
         gpu.synchronize_stream(self._stream)
 
     # --- what the server calls -----------------------------------------------------------------------
 
     def fill(self, byte: int) -> None:
         """Fill all margins, and from now on new buffers, with another byte."""
-        self._recycle()
-        for block in self._live.values():
-            self._check(block)
-        self._byte = byte
+        if not self._checked:
+            self._check_all()
+        self._byte, self._checked = byte, False
         for block in (*self._live.values(), *self._freed):
             self._fill_margins(block)
 
-    def damages(self, names: Mapping[int, str]) -> list[Damage]:
-        """What was overwritten since the last time. `names`: of live buffers, by address."""
+    def _check_all(self) -> None:
         self._recycle()
         for block in self._live.values():
             self._check(block)
+
+    def damages(self, names: Mapping[int, str]) -> list[Damage]:
+        """What was overwritten since the last time. `names`: of live buffers, by address."""
+        self._check_all()
+        self._checked = True
         damages = []
         for block, damage in self._found:
             inside = range(block.start, block.start + block.nbytes) if block.start in self._live else ()

@@ -140,16 +140,12 @@ def fill_bytes(pointer: int, byte: int, nbytes: int, stream: int) -> None:
     _check(code, "cuMemsetD8Async")
 
 
-def copy_to_host(pointer: int, nbytes: int) -> Any:
-    """Device memory as a uint8 tensor of the host."""
-    import torch
-
-    host = torch.empty(nbytes, dtype=torch.uint8)
+def copy_to_host(pointer: int, host: Any) -> None:
+    """Copy device memory to a uint8 tensor of the host."""
     code = _driver().cuMemcpyDtoH_v2(
-        ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(pointer), ctypes.c_size_t(nbytes)
+        ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(pointer), ctypes.c_size_t(host.numel())
     )
     _check(code, "cuMemcpyDtoH")
-    return host
 
 
 def stream_wait_value(stream: int, pointer: int, value: int) -> None:
