@@ -5,7 +5,7 @@ Margins are compared when a block is freed and when the child asks. The first bl
 margins, later ones a page: filling two megabytes takes about half a millisecond.
 """
 
-SOURCE = r"""
+ALLOCATOR = r"""
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <csignal>
@@ -21,7 +21,7 @@ SOURCE = r"""
 
 namespace {
 
-constexpr size_t kAlignment = 64, kLargeMargins = 64;
+constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256;
 
 struct Block {
   unsigned char *mapping, *start;
@@ -33,12 +33,17 @@ struct Block {
 
 struct Damage { uint64_t start, size, after, first, last; };
 
-std::mutex mutex;
+std::mutex mutex, damages_mutex;
 std::unordered_map<void*, Block>* blocks = nullptr;
 std::vector<Damage>* damages = nullptr;
 unsigned char fill_byte = 0xFF;
 size_t margin_bytes = 0, large_left = kLargeMargins;
 struct sigaction previous_handler[2];
+
+void record(const Damage& damage) {
+  std::lock_guard<std::mutex> lock(damages_mutex);
+  if (damages->size() < kMaxDamages) damages->push_back(damage);
+}
 
 void check_margin(const Block& block, bool after) {
   const unsigned char* low = after ? block.start + block.size : block.begin();
@@ -49,8 +54,7 @@ void check_margin(const Block& block, bool after) {
   while (high[-1] == fill_byte) --high;
   uint64_t first = after ? low - (block.start + block.size) : block.start - high;
   uint64_t last = after ? high - 1 - (block.start + block.size) : block.start - 1 - low;
-  if (damages->size() < 256)
-    damages->push_back({reinterpret_cast<uint64_t>(block.start), block.size, after, first, last});
+  record({reinterpret_cast<uint64_t>(block.start), block.size, after, first, last});
 }
 
 void fill_margins(const Block& block) {
@@ -124,10 +128,13 @@ void report_fault(int number, siginfo_t* info, void*) {
 }
 
 }  // namespace
+"""
 
+INTERFACE = r"""
 extern "C" void kernelpro_guards_install(size_t margin) {
   blocks = new std::unordered_map<void*, Block>();
   damages = new std::vector<Damage>();
+  damages->reserve(kMaxDamages);  // it never grows: free may be called while it is locked
   margin_bytes = margin;
   static GuardedAllocator allocator;
   c10::SetCPUAllocator(&allocator, 255);
@@ -144,9 +151,11 @@ extern "C" void kernelpro_guards_fill(int byte) {
     check_margin(block, false);
     check_margin(block, true);
   }
+  heap::check_all(false);
   fill_byte = static_cast<unsigned char>(byte);
   large_left = kLargeMargins;
   for (auto& [start, block] : *blocks) fill_margins(block);
+  heap::check_all(true);
 }
 
 // Checks all live blocks, writes at most `limit` rows and forgets them.
@@ -157,6 +166,8 @@ extern "C" int kernelpro_guards_damages(uint64_t* rows, int limit) {
     check_margin(block, true);
     fill_margins(block);
   }
+  heap::check_all(false);
+  std::lock_guard<std::mutex> all(damages_mutex);
   int count = 0;
   for (auto& damage : *damages)
     if (count < limit) memcpy(rows + 5 * count++, &damage, sizeof damage);

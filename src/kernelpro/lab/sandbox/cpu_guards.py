@@ -7,6 +7,7 @@ can hardly write out of bounds, and only inputs have guards.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from kernelpro.lab.languages import cpp
 from kernelpro.lab.languages.native import BuildError, build
-from kernelpro.lab.sandbox.cpu_guard_source import SOURCE
+from kernelpro.lab.sandbox import cpu_guard_source, heap_guard_source
 from kernelpro.lab.sandbox.guards import MARGIN_BYTES, Damage
 
 _MAX_ROWS = 64
@@ -28,6 +29,14 @@ def build_library() -> bytes:
     compiler, root = cpp.compiler(), Path(torch.__file__).parent
     if compiler is None:
         return b""
+    source = "\n".join(
+        [
+            f"// torch {torch.__version__}",
+            cpu_guard_source.ALLOCATOR,
+            heap_guard_source.SOURCE,
+            cpu_guard_source.INTERFACE,
+        ]
+    )
     flags = [
         "-std=c++20",
         "-O2",
@@ -39,9 +48,7 @@ def build_library() -> bytes:
         "-Wl,--no-as-needed,-lc10",
     ]
     try:
-        return build(
-            "guards", f"// torch {torch.__version__}\n{SOURCE}", ".cpp", [compiler, *flags]
-        ).read_bytes()
+        return build("guards", source, ".cpp", [compiler, *flags]).read_bytes()
     except (BuildError, OSError):
         return b""
 
@@ -57,6 +64,7 @@ class CpuGuards:
 
     def fill(self, byte: int) -> None:
         """Fill all margins, and from now on new buffers, with another byte."""
+        self._library.kernelpro_guards_watch(os.getcwd().encode())  # libraries loaded in the last call
         self._library.kernelpro_guards_fill(byte)
 
     def damages(self, names: Mapping[int, str]) -> list[Damage]:

@@ -1,0 +1,217 @@
+"""Guards behind memory that a candidate's own libraries get from malloc or `new`, in C++.
+
+Part of the library of cpu_guard_source.py. Calls of a library are redirected in its table of imported
+functions: malloc and its relatives in the candidate's libraries, free and realloc in all of them. A block is
+a plain block of malloc with a margin behind its end, so whoever frees it need not know. There is no margin
+before it: malloc keeps its own bookkeeping there, and aborts where that was overwritten.
+"""
+
+SOURCE = r"""
+#include <atomic>
+#include <cerrno>
+#include <elf.h>
+#include <link.h>
+#include <malloc.h>
+
+namespace heap {
+
+constexpr size_t kMargin = 4096, kSlots = 1 << 16;
+enum : uintptr_t { kEmpty = 0, kDeleted = 1 };
+
+struct Entry { uintptr_t start; size_t size; };
+
+// A table of its own, without malloc: free is called while it is locked.
+std::mutex mutex;
+Entry* entries = nullptr;
+size_t used = 0;
+
+size_t slot_of(uintptr_t start) { return (start >> 4) * 0x9E3779B97F4A7C15ull >> 48; }
+
+void insert(uintptr_t start, size_t size) {
+  if (used >= kSlots / 2) return;
+  size_t slot = slot_of(start);
+  while (entries[slot].start > kDeleted) slot = (slot + 1) % kSlots;
+  used += entries[slot].start == kEmpty;
+  entries[slot] = {start, size};
+}
+
+Entry* find(uintptr_t start) {
+  for (size_t slot = slot_of(start); entries[slot].start != kEmpty; slot = (slot + 1) % kSlots)
+    if (entries[slot].start == start) return &entries[slot];
+  return nullptr;
+}
+
+void check(const Entry& entry) {
+  const auto* low = reinterpret_cast<unsigned char*>(entry.start + entry.size);
+  const auto *end = low, *high = low + kMargin;
+  if (low[0] == fill_byte && memcmp(low, low + 1, kMargin - 1) == 0) return;
+  while (*low == fill_byte) ++low;
+  while (high[-1] == fill_byte) --high;
+  const uint64_t first = low - end, last = high - 1 - end;
+  record({entry.start, entry.size, 1, first, last});
+}
+
+void refill(const Entry& entry) {
+  memset(reinterpret_cast<void*>(entry.start + entry.size), fill_byte, kMargin);
+}
+
+void* track(void* start, size_t size, bool fresh) {
+  if (!start) return start;
+  if (fresh) memset(start, fill_byte, size);
+  std::lock_guard<std::mutex> lock(mutex);
+  Entry entry{reinterpret_cast<uintptr_t>(start), size};
+  refill(entry);
+  insert(entry.start, size);
+  return start;
+}
+
+bool forget(void* start) {
+  if (!start) return false;
+  std::lock_guard<std::mutex> lock(mutex);
+  Entry* entry = find(reinterpret_cast<uintptr_t>(start));
+  if (!entry) return false;
+  check(*entry);
+  entry->start = kDeleted;
+  return true;
+}
+
+bool too_large(size_t size) { return size > PTRDIFF_MAX - kMargin; }
+
+void* guarded_malloc(size_t size) {
+  return too_large(size) ? malloc(size) : track(malloc(size + kMargin), size, true);
+}
+void* guarded_calloc(size_t count, size_t each) {
+  size_t size;
+  if (__builtin_mul_overflow(count, each, &size) || too_large(size)) { errno = ENOMEM; return nullptr; }
+  return track(calloc(1, size + kMargin), size, false);
+}
+void* guarded_memalign(size_t alignment, size_t size) {
+  return too_large(size) ? nullptr : track(memalign(alignment, size + kMargin), size, true);
+}
+int guarded_posix_memalign(void** into, size_t alignment, size_t size) {
+  if (too_large(size)) return ENOMEM;
+  int code = posix_memalign(into, alignment, size + kMargin);
+  if (!code) track(*into, size, true);
+  return code;
+}
+void* guarded_new(size_t size) {
+  void* start = guarded_malloc(size ? size : 1);
+  if (!start) throw std::bad_alloc();
+  return start;
+}
+void* guarded_new_aligned(size_t size, size_t alignment) {
+  void* start = guarded_memalign(alignment, size ? size : 1);
+  if (!start) throw std::bad_alloc();
+  return start;
+}
+void* guarded_realloc(void* start, size_t size) {
+  forget(start);
+  return !size || too_large(size) ? realloc(start, size) : track(realloc(start, size + kMargin), size, false);
+}
+// for libraries that are not the candidate's: their new blocks stay as they are
+void* checked_realloc(void* start, size_t size) {
+  forget(start);
+  return realloc(start, size);
+}
+void checked_free(void* start) { forget(start); free(start); }
+
+struct Redirection { const char* name; void* function; };
+const Redirection kOwn[] = {
+  {"malloc", (void*)guarded_malloc}, {"calloc", (void*)guarded_calloc}, {"realloc", (void*)guarded_realloc},
+  {"memalign", (void*)guarded_memalign}, {"aligned_alloc", (void*)guarded_memalign},
+  {"posix_memalign", (void*)guarded_posix_memalign}, {"_Znwm", (void*)guarded_new},
+  {"_Znam", (void*)guarded_new}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned},
+  {"_ZnamSt11align_val_t", (void*)guarded_new_aligned}, {"free", (void*)checked_free},
+};
+const Redirection kOthers[] = {{"free", (void*)checked_free}, {"realloc", (void*)checked_realloc}};
+
+#if defined(__x86_64__)
+constexpr unsigned kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
+#elif defined(__aarch64__)
+constexpr unsigned kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
+#endif
+
+#if defined(__x86_64__) || defined(__aarch64__)
+template <size_t n>
+void redirect(const dl_phdr_info* info, const ElfW(Rela)* table, size_t bytes, const ElfW(Sym)* symbols,
+              const char* names, const Redirection (&redirections)[n]) {
+  const size_t page = Block::page();
+  for (size_t row = 0; table && row < bytes / sizeof *table; ++row) {
+    const unsigned type = ELF64_R_TYPE(table[row].r_info);
+    if (type != kSlotTypes[0] && type != kSlotTypes[1]) continue;
+    const char* name = names + symbols[ELF64_R_SYM(table[row].r_info)].st_name;
+    for (const Redirection& one : redirections) {
+      if (strcmp(name, one.name)) continue;
+      auto** target = reinterpret_cast<void**>(info->dlpi_addr + table[row].r_offset);
+      if (*target == one.function) break;
+      auto start = reinterpret_cast<uintptr_t>(target) / page * page;
+      if (mprotect(reinterpret_cast<void*>(start), page, PROT_READ | PROT_WRITE) == 0) *target = one.function;
+      break;
+    }
+  }
+}
+
+int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
+  const auto here = reinterpret_cast<uintptr_t>(&redirect_object);
+  const ElfW(Dyn)* dynamic = nullptr;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    const uintptr_t start = info->dlpi_addr + header.p_vaddr;
+    if (header.p_type == PT_LOAD && here >= start && here < start + header.p_memsz) return 0;  // this library
+    if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(start);
+  }
+  if (!dynamic || strstr(info->dlpi_name, "linux-vdso")) return 0;
+  uintptr_t symbols = 0, names = 0, calls = 0, others = 0;
+  size_t call_bytes = 0, other_bytes = 0;
+  for (; dynamic->d_tag != DT_NULL; ++dynamic) {
+    uintptr_t value = dynamic->d_un.d_ptr;
+    switch (dynamic->d_tag) {
+      case DT_PLTRELSZ: call_bytes = value; continue;
+      case DT_RELASZ: other_bytes = value; continue;
+      case DT_SYMTAB: symbols = value; break;
+      case DT_STRTAB: names = value; break;
+      case DT_JMPREL: calls = value; break;
+      case DT_RELA: others = value; break;
+      default: continue;
+    }
+    // the loader has made these absolute; where it has not, the library is left alone
+    if (value < info->dlpi_addr) return 0;
+  }
+  if (!symbols || !names) return 0;
+  const auto* folder = static_cast<const char*>(prefix);
+  const bool own = strncmp(info->dlpi_name, folder, strlen(folder)) == 0;
+  auto apply = [&](uintptr_t table, size_t bytes) {
+    const auto* rows = reinterpret_cast<const ElfW(Rela)*>(table);
+    const auto* all = reinterpret_cast<const ElfW(Sym)*>(symbols);
+    const auto* text = reinterpret_cast<const char*>(names);
+    if (own) redirect(info, rows, bytes, all, text, kOwn);
+    else redirect(info, rows, bytes, all, text, kOthers);
+  };
+  apply(calls, call_bytes);
+  apply(others, other_bytes);
+  return 0;
+}
+#endif
+
+void check_all(bool fill) {
+  std::lock_guard<std::mutex> lock(mutex);
+  for (size_t slot = 0; entries && slot < kSlots; ++slot) {
+    if (entries[slot].start <= kDeleted) continue;
+    if (!fill) check(entries[slot]);
+    refill(entries[slot]);
+  }
+}
+
+}  // namespace heap
+
+// Redirects the libraries that are loaded now; those below `prefix` are the candidate's.
+extern "C" void kernelpro_guards_watch(const char* prefix) {
+#if defined(__x86_64__) || defined(__aarch64__)
+  if (!heap::entries)
+    heap::entries = static_cast<heap::Entry*>(mmap(nullptr, heap::kSlots * sizeof(heap::Entry),
+        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (heap::entries == MAP_FAILED) { heap::entries = nullptr; return; }
+  dl_iterate_phdr(heap::redirect_object, const_cast<char*>(prefix));
+#endif
+}
+"""
