@@ -114,6 +114,12 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
     assert kinds == ({"queued": 3} if reason else {"burst": 3}), "other calls take their place"
 
 
+def test_a_candidate_of_long_calls_has_no_bursts() -> None:
+    fast, slow = (Rounds({"candidate": [Sample(ms, 9.0, sealed=False)]}) for ms in (0.5, 5.0))
+    assert round_runner._is_long(slow) and not round_runner._is_long(fast)
+    assert not round_runner._is_long(Rounds())
+
+
 @pytest.mark.parametrize(("filling", "ahead"), [(0.1, True), (2.1, False)])
 def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ahead(
     filling: float, ahead: bool

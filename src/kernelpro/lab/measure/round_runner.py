@@ -64,6 +64,12 @@ def is_short(device: str, own_ms: float) -> bool:
     return device == "cuda" and own_ms < _MAX_BURST_MS
 
 
+def _is_long(rounds: Rounds) -> bool:
+    """Whether the candidate's calls are so long that bursts tell nothing more."""
+    samples = rounds.samples.get("candidate", [])
+    return bool(samples) and min(sample.own_ms for sample in samples) > _MAX_BURST_MS
+
+
 class _NoBursts(Exception):
     """Bursts of this candidate give no result; the message says why."""
 
@@ -210,7 +216,8 @@ class RoundRunner:
         remaining = iter(seeds)
         for planned in kinds:
             report()
-            calls = self._burst_calls(participant) if planned == "burst" else 1
+            bursts = planned == "burst" and not _is_long(rounds)
+            calls = self._burst_calls(participant) if bursts else 1
             kind: Kind = "queued" if planned == "burst" and calls == 1 else planned
             try:
                 samples = self._run_round(participant, kind, [next(remaining) for _ in range(calls)])
