@@ -23,7 +23,7 @@ from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import sanitizer
 from kernelpro.lab.sandbox import cpu_guards
 from kernelpro.lab.sandbox.guards import FAULT, FILLS, MARGIN_BYTES, Damage, InputMargins, parse_damages
-from kernelpro.lab.sandbox.memory import Region
+from kernelpro.lab.sandbox.memory import Region, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.tasks.inputs import AS_GIVEN
@@ -35,6 +35,8 @@ _FAULT = re.compile(rf"{FAULT} (after|before) (\d+) (\d+)")
 _MEMORY_CRASH = re.compile(r"^in forward.*killed by SIG(SEGV|BUS|ABRT)|illegal memory access")
 _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
+_MAX_KEPT_BYTES = 1 << 30
+"""Memory for inputs on a GPU that stays allocated for the next candidate."""
 _NOT_CHECKED = "could not be checked for writes out of bounds"
 _UNGUARDED = {
     "cpu": "writes out of bounds were looked for around inputs only: there is no C++ compiler",
@@ -58,18 +60,16 @@ class GuardedCalls:
         self._participant: Participant | None = None
         self._guarded = False
         """Whether buffers of the child have guards."""
-        try:
-            tensors = bench.oracle.inputs(*self._inputs[0])[1]
-            self._slots, regions = bench.guarded_regions(tensors, MARGIN_BYTES)
-        except torch.OutOfMemoryError as error:
-            self._failure = str(error)
-            return
-        self._thread = threading.Thread(target=self._start, args=(regions,))
+        self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
+        self._regions: list[Region] = []
+        if bench.target == "cpu":  # a process gets its files when it starts
+            self._regions = bench.guarded_regions(self._region_bytes)
+        self._thread = threading.Thread(target=self._start)
         self._thread.start()
 
-    def _start(self, regions: list[Region]) -> None:
+    def _start(self) -> None:
         try:
-            self._participant = self._bench.start_guarded(regions, self._slots)
+            self._participant = self._bench.start_guarded(self._regions, self._slots)
             library = cpu_guards.build_library() if self._bench.target == "cpu" else b""
             seconds = self._bench.options.call_timeout
             reply = self._participant.request(self._bench.start_request(), seconds, library)
@@ -79,8 +79,7 @@ class GuardedCalls:
 
     def wait_until_started(self) -> None:
         """Wait for the process: later it must not take memory or time from the timed one."""
-        if hasattr(self, "_thread"):
-            self._thread.join()
+        self._thread.join()
 
     def check(self, candidate: Candidate, check: Check) -> str:
         """Raise CandidateRejected for a candidate that writes out of bounds; return a note, or nothing."""
@@ -88,6 +87,8 @@ class GuardedCalls:
         if self._failure or self._participant is None:
             return f"{_NOT_CHECKED}: {self._failure}"
         try:
+            if not self._regions:  # on a GPU only now: the timed process has its memory first
+                self._regions += self._bench.guarded_regions(self._region_bytes)
             self._load_and_call(self._participant, candidate, check)
         except CandidateRejected as error:
             return _explain(error, self._participant)
@@ -130,7 +131,12 @@ class GuardedCalls:
     def close(self, close: Callable[[Participant], None]) -> None:
         """End the process with `close`."""
         self.wait_until_started()
-        if self._participant:
+        if self._participant is None:
+            return
+        if self._bench.target == "cuda" and self._region_bytes > _MAX_KEPT_BYTES:
+            self._participant.close()  # no process may have it mapped when it is freed
+            self._bench.release_guarded_regions()
+        else:
             close(self._participant)
 
 

@@ -244,18 +244,21 @@ class Bench:
             raise
         return self._participant(process, regions, page, slots=slots)
 
-    def guarded_regions(self, inputs: list[torch.Tensor], margin: int) -> tuple[list[Slot], list[Region]]:
-        """Memory for inputs like these with `margin` bytes around each, and where they lie in it."""
-        slots, nbytes = layout(inputs, margin)
+    def guarded_regions(self, nbytes: int) -> list[Region]:
+        """Memory for the inputs of guarded calls, with margins around them."""
         if self.target == "cpu":  # see start_candidate
-            self.release_regions(self._guarded_regions)
-            self._guarded_regions = []
+            self.release_guarded_regions()
         if not self._guarded_regions:
             region = Region(self.target, nbytes)
             self._regions.append(region)
             self._guarded_regions = [region]
         self._guarded_regions[0].clear()
-        return slots, self._guarded_regions
+        return list(self._guarded_regions)
+
+    def release_guarded_regions(self) -> None:
+        """Free that memory; no process uses it any more."""
+        self.release_regions(self._guarded_regions)
+        self._guarded_regions = []
 
     def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:
         """A fresh process for calls with guards; it has not been asked to start."""
