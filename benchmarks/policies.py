@@ -2,10 +2,11 @@
 
     python benchmarks/policies.py [--tasks 600] [--out DIR]            # writes policies.md and policies.svg
     python benchmarks/policies.py --tune mcts [--configurations 96]   # chooses constants
+    python benchmarks/policies.py --sweep-seeds [--tasks 150]         # seeds of mcts by budget
 
 1. Every policy searches the same tasks (`--tasks` of each kind, seeds from 30,000 on): 75 candidates,
-   concurrency 2. No policy knows the budget, so the state after 30 candidates is the result of a budget of
-   30.
+   concurrency 2. Only mcts knows the budget, for the number of its first seeds; the state after 30
+   candidates is reported as well.
 2. The score of a search is the true speed-up over the baseline of the node that was measured fastest, after
    30 and 75 candidates.
 3. Pairs of policies are compared task by task: wins, and the Wilcoxon signed-rank test on log speed-ups.
@@ -39,6 +40,7 @@ from kernelpro.search import POLICIES, Policy, Tree, make_policy  # noqa: E402
 BUDGETS = (30, 75)
 """STARK's budget and KernelPro's."""
 CONCURRENCY = 2
+SWEPT_BUDGETS, SWEPT_SEEDS = (5, 8, 12, 20, 30, 45, 75), (2, 3, 4, 6, 8, 10, 12)
 FIRST_SEED = 30_000
 """Of the tasks that the page reports."""
 TUNING_SEEDS = 200
@@ -89,12 +91,12 @@ SPACE: dict[str, dict[str, list[float]]] = {
 }  # fmt: skip
 
 
-def search(policy: Policy, kind: str, seed: int) -> list[float]:
+def search(policy: Policy, kind: str, seed: int, budget: int = BUDGETS[-1]) -> list[float]:
     """Log speed-up after each candidate."""
     task = generate(kind, seed)
     return [
         math.log(task.baseline_ms / ms)
-        for ms in simulate(policy, task, BUDGETS[-1], CONCURRENCY, random.Random(seed))
+        for ms in simulate(policy, task, budget, CONCURRENCY, random.Random(seed))
     ]
 
 
@@ -355,6 +357,20 @@ def compare(count: int, out: Path) -> None:
     print("\n".join(parts))
 
 
+def sweep_seeds(count: int) -> None:
+    """Print the geomean speed-up of mcts by budget and number of seeds."""
+    rows = []
+    for seeds in (0, *SWEPT_SEEDS):
+        means = []
+        for budget in SWEPT_BUDGETS:
+            policy = make_policy("mcts", seeds=seeds)
+            logs = [search(policy, kind, seed, budget)[-1] for kind in KINDS for seed in range(count)]
+            means.append(f"{geomean(logs):.3f}")
+        rows.append([str(seeds) if seeds else "by the budget", *means])
+        print(" ".join(rows[-1]), flush=True)
+    print(table(["seeds", *(f"{budget} candidates" for budget in SWEPT_BUDGETS)], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -363,8 +379,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     parser.add_argument("--tune", choices=sorted(SPACE), help="choose the constants of this policy instead")
     parser.add_argument("--configurations", type=int, default=96, help="random configurations to try")
+    parser.add_argument("--sweep-seeds", action="store_true", help="seeds of mcts by budget instead")
     arguments = parser.parse_args()
-    if arguments.tune:
+    if arguments.sweep_seeds:
+        sweep_seeds(arguments.tasks)
+    elif arguments.tune:
         tune(arguments.tune, arguments.configurations)
     else:
         compare(arguments.tasks, arguments.out)

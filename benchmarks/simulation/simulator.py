@@ -54,7 +54,7 @@ def simulate(
        which the tree does not see yet.
     2. Settle a random pending candidate: candidates take different times to write and to build.
     """
-    tree = Tree(landscape.baseline_ms, landscape.floor_ms)
+    tree = Tree(landscape.baseline_ms, landscape.floor_ms, budget=budget)
     policy_rng, landscape_rng = random.Random(rng.getrandbits(64)), random.Random(rng.getrandbits(64))
     hidden: list[Any] = [None]
     true_ms: list[float | None] = [landscape.baseline_ms]

@@ -178,6 +178,14 @@ def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: LocalPool)
     assert "TIMES = 1" in store.source(step.final_source)
 
 
+def test_a_candidate_far_behind_the_best_is_not_tuned(tmp_path: Path, pool: LocalPool) -> None:
+    store = RunStore.create(tmp_path, config(candidates=2, tune_points=4, concurrency=1), "demo")
+    run(store, pool, Script(kernel(1), kernel(60, tuned=True)))
+    first, second = store.steps()
+    assert first.ms and second.ms and second.ms > 1.5 * first.ms
+    assert second.details.tuning is None and "are tuned" in second.note
+
+
 def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(
     tmp_path: Path, pool: LocalPool
 ) -> None:

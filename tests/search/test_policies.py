@@ -227,6 +227,18 @@ class TestCombination:
 
 
 class TestMcts:
+    def test_the_number_of_first_seeds_follows_the_budget(self) -> None:
+        policy = make_policy("mcts")
+        assert [policy.first_seeds(budget) for budget in (1, 5, 8, 20, 75, 300)] == [1, 3, 4, 6, 11, 22]  # type: ignore[attr-defined]
+        assert make_policy("mcts", seeds=6).first_seeds(5) == 6  # type: ignore[attr-defined]
+        tree, rng = Tree(1.0, 0.1, compiler_seeds=2, budget=5), random.Random(0)
+        actions = []
+        for step in range(7):
+            choice = policy.choose(tree, rng)
+            tree.settle(tree.add(choice.parent, choice.action, choice.donor).id, 0.5 + 0.01 * step)
+            actions.append(choice.action)
+        assert actions == ["seed"] * 5 + ["improve"] * 2, "two of the compiler, three designs"
+
     def test_it_begins_with_seeds(self) -> None:
         tree = grow_with("mcts", 5, mixed, 5, seeds=5)
         assert [node.action for node in tree.nodes] == ["root"] + ["seed"] * 5

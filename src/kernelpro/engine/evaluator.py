@@ -27,6 +27,10 @@ from kernelpro.records.events import RunEvent, StepProgress
 _GIVE_UP_RATIO = 3.0
 """Times the best baseline: a slower kernel is timed for a few rounds only."""
 
+_TUNE_RATIO = 1.5
+"""A multiple of the best time. Slower candidates are not tuned: tuning seldom gains more, and costs as much
+device time as several candidates."""
+
 
 @dataclass(frozen=True)
 class Evaluator:
@@ -39,17 +43,24 @@ class Evaluator:
     baselines: dict[str, float]
     """Milliseconds by name."""
 
-    async def evaluate(self, step: Step, judged_code: dict[str, int], max_energy_ms: float) -> Step:
+    async def evaluate(
+        self, step: Step, judged_code: dict[str, int], max_energy_ms: float, best_ms: float
+    ) -> Step:
         """The step with its verdict, and with its tunables at their best point.
 
         `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate
-        takes at most `max_energy_ms`.
+        takes at most `max_energy_ms`. `best_ms`: the best candidate so far; 0: there is none.
         """
         self.emit(StepProgress(step.number, "judging"))
         options = replace(self.config.options, give_up_ms=_GIVE_UP_RATIO * min(self.baselines.values()))
         job = self._job(step.number, self.store.source(step.source), options)
         result = await self.submit(
-            replace(job, judged_code=tuple(judged_code), tune_points=self.config.tune_points)
+            replace(
+                job,
+                judged_code=tuple(judged_code),
+                tune_points=self.config.tune_points,
+                tune_below_ms=_TUNE_RATIO * best_ms,
+            )
         )
         data = result.data if isinstance(result.data, JudgeData) else JudgeData()
         if data.same_as:

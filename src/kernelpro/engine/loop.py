@@ -169,7 +169,7 @@ class Engine:
 
     async def _prepare(self) -> None:
         facts = await measure_task(self._store, self._config, self._submit)
-        self.tree = Tree(facts.baseline_ms, facts.floor_ms, compiler_seeds=len(facts.seeds))
+        self.tree = Tree(facts.baseline_ms, facts.floor_ms, len(facts.seeds), self._config.limits.candidates)
         self._evaluator = Evaluator(self._config, self._store, self._submit, self._emit, facts.baselines)
         self._profiler = StepProfiler(
             self._config, self._store, self._submit, self._emit, self.steps, self._save, facts.baselines
@@ -323,7 +323,16 @@ class Engine:
         assert self.facts
         parent = self.steps.get(step.parent)
         max_energy_ms = objective.max_energy_ms(self._config, self.facts.baseline_ms, parent)
-        return await self._evaluator.evaluate(step, self._judged_code(step), max_energy_ms)
+        return await self._evaluator.evaluate(
+            step, self._judged_code(step), max_energy_ms, self._best_ms(step)
+        )
+
+    def _best_ms(self, step: Step) -> float:
+        """The time of the best candidate among steps that were settled when this step was chosen, so that a
+        resumed run sees the same; 0 without any."""
+        settled = range(1, step.number - self._config.concurrency + 1)
+        times = [self.steps[number].ms for number in settled if number in self.steps]
+        return min((ms for ms in times if ms), default=0.0)
 
     def _judged_code(self, step: Step) -> dict[str, int]:
         """Earlier steps by the hash of their machine code: only those that were settled when this step was

@@ -197,6 +197,10 @@ class JobRunner:
                 return Result(job.id, verdict=verdict)
         except BadInput as error:
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
+        ms = verdict.times["candidate"].value
+        if 0 < job.tune_below_ms < ms:
+            reason = f"it takes {ms:.4g} ms, and only kernels below {job.tune_below_ms:.4g} ms are tuned"
+            return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=reason))
         judge = _VariantJudge(self, job, self._reporter(job))
         rng = random.Random(candidate.id)
         try:

@@ -4,7 +4,8 @@ unknown.
 A candidate is built, verified and timed when it is added, so expansion is the evaluation and there are no
 rollouts.
 
-1. Seeds first: until the root has `seeds` children, a seed.
+1. Seeds first: until authors wrote `seeds` designs, a seed. By default as many as fit the budget:
+   1.25 sqrt(candidates), so that small budgets begin to improve the best design early.
 2. Fresh seeds: when `seed_interval` candidates were added since the last seed, and at least half as many as
    there are seeds. So the number of the root's children, all of which a choice looks at, grows with the
    square root of the tree.
@@ -40,6 +41,10 @@ from typing import ClassVar
 from kernelpro.search.choice import SEED, Choice, combination, constant, expand
 from kernelpro.search.tree import Tree, TreeNode
 
+_SEEDS_PER_ROOT = 1.25
+"""Seeds per square root of the budget (benchmarks/results/policies.md)."""
+_USUAL_BUDGET = 75
+
 
 @dataclass(frozen=True)
 class Mcts:
@@ -48,8 +53,9 @@ class Mcts:
     name: ClassVar[str] = "mcts"
     """The constants are tuned on simulated tasks (benchmarks/policies.py --tune mcts);
     benchmarks/results/policies.md shows what each part gains."""
-    seeds: int = constant(12, 1, 1000)
-    """KernelPro uses 15. The design of the seed decides how far a kernel can go."""
+    seeds: int = constant(0, 0, 1000)
+    """0: by the budget. KernelPro uses 15 for 75 candidates. The design of the seed decides how far a kernel
+    can go, but a budget of 8 candidates does best with 4 seeds, one of 20 with 6, one of 75 with 10."""
     seed_interval: int = constant(6, 1, 100000)
     width: float = constant(0.3, 0.1, 100.0)
     alpha: float = constant(0.5, 0.0, 1.0)
@@ -73,7 +79,7 @@ class Mcts:
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
         """See the module's docstring."""
         root = tree.nodes[0]
-        if len(root.children) < self.seeds or self._seed_due(tree):
+        if len(root.children) - tree.compiler_seeds < self.first_seeds(tree.budget) or self._seed_due(tree):
             return SEED
         node = root
         while True:
@@ -84,6 +90,10 @@ class Mcts:
             log_visits = math.log(node.visits + node.pending)
             scores = [self._score(child, node, log_visits, root.best) for child in settled]
             node = settled[scores.index(max(scores))]
+
+    def first_seeds(self, budget: int) -> int:
+        """How many designs authors write before anything is improved. A budget of 0 is unknown."""
+        return self.seeds or max(1, round(_SEEDS_PER_ROOT * math.sqrt(budget or _USUAL_BUDGET)))
 
     def max_children(self, node: TreeNode) -> int:
         """How many live children the node may have: the widening law."""

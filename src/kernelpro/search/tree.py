@@ -72,14 +72,18 @@ class TreeNode:
 class Tree:
     """All candidates of a run."""
 
-    def __init__(self, baseline_ms: float, floor_ms: float, compiler_seeds: int = 0) -> None:
-        """A floor of 0 means that none is known. `given`: the first so many seeds are what compilers
-        wrote."""
+    def __init__(self, baseline_ms: float, floor_ms: float, compiler_seeds: int = 0, budget: int = 0) -> None:
+        """A floor of 0 means that none is known.
+
+        `compiler_seeds`: the first so many seeds are what compilers wrote. `budget`: how many candidates
+        authors may write; 0: unknown.
+        """
         if not (math.isfinite(baseline_ms) and baseline_ms > 0):
             raise ValueError(f"baseline_ms must be a positive time, not {baseline_ms}")
         self.baseline_ms = baseline_ms
         self.floor_ms = floor_ms
         self.compiler_seeds = compiler_seeds
+        self.budget = budget
         has_floor = math.isfinite(floor_ms) and floor_ms > 0
         self._span = max(MIN_SPAN, math.log(baseline_ms / floor_ms)) if has_floor else UNKNOWN_SPAN
         reward = self.reward(baseline_ms)
