@@ -62,7 +62,7 @@ test-long: $(VENV)/.dev
 
 # Kernels under test keep the formatting of their authors.
 FORMATTED = src docs/reference benchmarks/*.py benchmarks/simulation tests/*.py tests/defects/*.py tests/exploits/*.py \
-	$(addprefix tests/,authors cli code_search diagnose docs engine lab llm memory pools report search suites)
+	$(addprefix tests/,authors cli code_search diagnose docs dropin engine lab llm memory pools report search suites)
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check $(FORMATTED)

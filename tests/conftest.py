@@ -40,6 +40,7 @@ TOGETHER = (
     "defects/test_static.py",
     "diagnose/",
     "docs/",
+    "dropin/",
     "engine/test_budget.py",
     "engine/test_export.py",
     "engine/test_energy_run.py",

@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "kernelpro"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 PACKAGES = (
+    ("dropin",),
     ("records",),
     ("memory",),
     ("search",),
@@ -109,6 +110,15 @@ def test_the_lab_imports_only_the_standard_library_torch_and_records() -> None:
 
     lab = [path for path in FILES if package(path) == "lab"]
     assert lab and not offenders(lab, is_foreign)
+
+
+def test_drop_in_modules_need_only_the_standard_library_and_torch() -> None:
+    def is_foreign(path: Path, name: str) -> bool:
+        root = name.split(".")[0]
+        return not name.startswith("kernelpro.dropin") and root not in {*sys.stdlib_module_names, "torch"}
+
+    dropin = [path for path in FILES if package(path) == "dropin"]
+    assert dropin and not offenders(dropin, is_foreign)
 
 
 def test_nobody_else_imports_the_lab() -> None:

@@ -8,17 +8,28 @@ only Python and torch; everything else runs on any machine and reaches the lab t
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Candidate", "OptimizationResult", "Options", "Verdict", "__version__", "judge", "optimize"]
+_HOMES = {
+    "Candidate": "records",
+    "Options": "records",
+    "Verdict": "records",
+    "FallbackError": "dropin.module",
+    "FallbackWarning": "dropin.module",
+    "OptimizedModule": "dropin.module",
+    "OptimizationResult": "api",
+    "export": "api",
+    "judge": "api",
+    "optimize": "api",
+    "patch": "api",
+    "profile": "api",
+}
+"""The public names and the modules that define them."""
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     """Load the public names on first use, so that `import kernelpro` costs nothing in a candidate."""
-    if name in ("Candidate", "Options", "Verdict"):
-        from kernelpro import records
+    if name in _HOMES:
+        import importlib
 
-        return getattr(records, name)
-    if name in ("OptimizationResult", "judge", "optimize"):
-        from kernelpro import api
-
-        return getattr(api, name)
+        return getattr(importlib.import_module(f"kernelpro.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kernelpro' has no attribute {name!r}")

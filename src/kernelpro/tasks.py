@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,8 +17,8 @@ from kernelpro.records import BadInput, Mode, Precision, Task
 
 def load_task(
     reference: Any,
-    inputs: Sequence[Any] = (),
-    init_inputs: Sequence[Any] = (),
+    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    init_inputs: Sequence[Any] | None = None,
     mode: Mode | None = None,
     precision: Precision | None = None,
 ) -> Task:
@@ -26,26 +26,31 @@ def load_task(
 
     For modules and functions `inputs` are examples: every judged call gets new values with the same shapes
     and the same distribution. A module keeps its own mode and parameters unless `mode` is given; a
-    KernelBench file runs in train mode, as KernelBench runs it. `init_inputs` are the constructor arguments
-    of `ModelNew`.
+    KernelBench file runs in train mode, as KernelBench runs it. `inputs` are positional arguments, or keyword
+    arguments as a dict. `init_inputs` are the constructor arguments of `ModelNew`; by default those of the
+    module, as far as its attributes and parameters show them.
     """
     if isinstance(reference, Task):
         return reference
+    init_inputs = None if init_inputs is None else list(init_inputs)
+    reference, inputs, init_inputs = find_reference(reference, inputs, init_inputs)
     if isinstance(reference, (str, Path)):
-        name, _, attribute = str(reference).rpartition(":")
-        if not name or not attribute.isidentifier() or Path(reference).exists():
-            return _check_file(Task.from_file(reference, mode or "train", precision), reference)
-        reference, inputs, init_inputs = _by_name(name, attribute)
+        return _check_file(Task.from_file(reference, mode or "train", precision), reference)
     import torch
 
-    from kernelpro.pools import live_tasks
+    from kernelpro.pools import call_arguments, live_tasks
 
-    if isinstance(inputs, (torch.Tensor, dict, str)):
+    if isinstance(inputs, (torch.Tensor, str)):
         raise BadInput(f"inputs: give a list of the arguments of a call, not a {type(inputs).__name__}")
     if isinstance(reference, type) and issubclass(reference, torch.nn.Module):
         raise BadInput(f"{reference.__qualname__} is a class: give an instance of it, with its weights")
     reference = getattr(reference, "_orig_mod", reference)  # what torch.compile wrapped
+    if isinstance(inputs, Mapping):
+        function = reference.forward if isinstance(reference, torch.nn.Module) else reference
+        inputs = call_arguments.as_positional(function, inputs)
     if isinstance(reference, torch.nn.Module):
+        if init_inputs is None:
+            init_inputs = call_arguments.infer_init_inputs(reference)
         packed = live_tasks.pack_module(reference, inputs, init_inputs)
         own_mode: Mode = "train" if reference.training else "eval"
         outputs = packed.outputs if mode in (None, own_mode) else ""
@@ -58,6 +63,7 @@ def load_task(
             mode or own_mode,
             precision,
             outputs,
+            packed.files,
         )
     if callable(reference):
         packed = live_tasks.pack_function(reference, inputs)
@@ -70,6 +76,7 @@ def load_task(
             mode or "eval",
             precision,
             packed.outputs,
+            packed.files,
         )
     raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
 
@@ -87,6 +94,16 @@ def _check_file(task: Task, path: str | Path) -> Task:
         hint = f"to use {classes[-1]}: {path}:{classes[-1]}" if classes else "define one"
         raise BadInput(f"task {task.name}: no class {task.entry} in {path}; {hint}")
     return task
+
+
+def find_reference(reference: Any, inputs: Any, init_inputs: Any) -> tuple[Any, Any, Any]:
+    """The module or function that `package.module:Class` or `file.py:Class` names, with its inputs; anything
+    else as it is."""
+    if isinstance(reference, (str, Path)):
+        name, _, attribute = str(reference).rpartition(":")
+        if name and attribute.isidentifier() and not Path(reference).exists():
+            return _by_name(name, attribute)
+    return reference, inputs, init_inputs
 
 
 def _by_name(name: str, attribute: str) -> tuple[Any, Sequence[Any], Sequence[Any]]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from kernelpro.engine.export import standalone_file
+from kernelpro.engine.export import Winner, standalone_file
 from kernelpro.records import Task, Verdict
 
 BLOCKED = """
@@ -109,7 +109,7 @@ class Elsewhere:
         self.folder = folder
 
     def put(self, task: Task, source: str, verdict: Verdict | None = None, target: str = "cpu") -> str:
-        text = standalone_file(task, source, verdict, {"target": target})
+        text = standalone_file(Winner(task, source, verdict, {"target": target}))
         (self.folder / "kernel.py").write_text(text, encoding="utf-8")
         return text
 

@@ -10,7 +10,13 @@ import pytest
 import torch
 from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 
-from kernelpro.engine.export import export_step, module_file_name, standalone_file
+from kernelpro.engine.export import (
+    Winner,
+    module_file_name,
+    package_files,
+    select_winner,
+    standalone_file,
+)
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Candidate, Outcome, RunConfig, Status, Step, Task, Verdict
 
@@ -74,7 +80,7 @@ def test_without_a_gpu_a_triton_kernel_is_skipped(elsewhere: Elsewhere) -> None:
         Task.from_file(folder / "task.py"), (folder / "triton_registers.py").read_text(), target="cuda"
     )
     ast.parse(text)
-    assert "_GUARD_MODULES" not in text and "kernelpro.lab" not in text
+    assert "_EXPORT_MODULES" not in text and "kernelpro.lab" not in text
     process = elsewhere.run(SELF_TEST, CUDA_VISIBLE_DEVICES="")
     assert (
         process.returncode == 77 and "self-test skipped: this kernel is for an NVIDIA GPU" in process.stdout
@@ -116,8 +122,8 @@ def test_what_only_a_file_of_its_own_can_have_is_moved(elsewhere: Elsewhere) -> 
         ("class ModelNew(:", "the candidate is not Python"),
         ("x = 1", "the candidate defines no class ModelNew"),
         (
-            candidate(head="class OptimizedModule: pass"),
-            "the candidate defines OptimizedModule, which exported files define themselves",
+            candidate(head="class OptimizedModel: pass"),
+            "the candidate defines OptimizedModel, which exported files define themselves",
         ),
         (
             candidate(head="from kernelpro import records"),
@@ -127,25 +133,27 @@ def test_what_only_a_file_of_its_own_can_have_is_moved(elsewhere: Elsewhere) -> 
 )
 def test_candidates_that_cannot_be_exported(source: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        standalone_file(task(), source, None, {})
+        standalone_file(Winner(task(), source, None, {}))
 
 
 def test_a_task_that_cannot_run_is_one_clear_line() -> None:
-    with pytest.raises(BadInput, match="task task cannot be run here: ZeroDivisionError"):
-        standalone_file(task(init="1 / 0"), candidate(), None, {})
+    with pytest.raises(BadInput, match="task task: Model raised ZeroDivisionError"):
+        standalone_file(Winner(task(init="1 / 0"), candidate(), None, {}))
 
 
 def test_a_task_that_looks_at_values_is_run_on_the_cpu() -> None:
-    source = task().source.replace("[torch.randn(16, 8)]", "[torch.randn(int(torch.full((), 16.0)), 8).t()]")
-    assert "(((8, 16), 'torch.float32', (1, 8)),)" in standalone_file(Task(source), candidate(), None, {})
+    body = task("x * 2", "pass").source
+    source = body.replace("[torch.randn(16, 8)]", "[torch.randn(int(torch.full((), 16.0)), 8).t()]")
+    text = standalone_file(Winner(Task(source), candidate("x"), None, {}))
+    assert "('tensor', (8, 16), 'float32', (1, 8))" in text
 
 
 def test_exported_files_can_be_imported(elsewhere: Elsewhere) -> None:
-    text, lines = standalone_file(task(), candidate(), None, {}), []
+    text, lines = standalone_file(Winner(task(), candidate(), None, {})), []
     for name in ("pool-1", "1-softmax", "class", "a.b", "tâche-2"):
         file_name = module_file_name(name)
         (elsewhere.folder / file_name).write_text(text, encoding="utf-8")
-        lines.append(f"import {file_name.removesuffix('.py')} as exported; exported.OptimizedModule")
+        lines.append(f"import {file_name.removesuffix('.py')} as exported; exported.OptimizedModel")
     elsewhere.passes("\n".join(lines))
 
 
@@ -158,10 +166,10 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, quick_judge: 
     config = RunConfig(columns, "cpu", "files:kernels")
     store = RunStore.create(tmp_path / "runs", config, "columns")
     with pytest.raises(BadInput, match="run columns-1 is not finished"):
-        export_step(store, None)
+        select_winner(store)
     store.save_outcome(Outcome("the budget is spent"))
     with pytest.raises(BadInput, match="run columns-1 has nothing to export: no candidate passed"):
-        export_step(store, None)
+        select_winner(store)
     key = store.save_source((folder / "cpp_strips.py").read_text())
     verdict = quick_judge.judge(columns, Candidate.from_file(folder / "cpp_strips.py"))
     wrong = Verdict("step 2", Status.WRONG, "output 0 is off")
@@ -175,9 +183,9 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, quick_judge: 
         9: "has no step 9; it has 3",
     }.items():
         with pytest.raises(BadInput, match=message):
-            export_step(store, number)
-    text = export_step(store, None)
-    assert text == export_step(store, 1)
+            select_winner(store, number)
+    assert select_winner(store) == select_winner(store, 1)
+    text = standalone_file(select_winner(store))
     said = ast.get_docstring(ast.parse(text)) or ""
     for part in (
         "run: columns-1, started 2",
@@ -190,3 +198,30 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, quick_judge: 
     assert "speed-up over eager_fp32: " in said and "tolerance" in said
     (elsewhere.folder / "kernel.py").write_text(text)
     elsewhere.passes(SELF_TEST)
+
+
+# --- packages and readability ----------------------------------------------------------------------------
+
+
+def test_an_installable_folder(elsewhere: Elsewhere) -> None:
+    winner = Winner(
+        fewer_rows(LAYERNORM / "task.py"), (LAYERNORM / "cpp_fused.py").read_text(), None, {"target": "cpu"}
+    )
+    for path, text in package_files(winner, "fast_norm").items():
+        file = elsewhere.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert 'name = "fast_norm"' in (elsewhere.folder / "pyproject.toml").read_text()
+    assert "from fast_norm import OptimizedModel" in (elsewhere.folder / "README.md").read_text()
+    assert (elsewhere.folder / "fast_norm" / "kernel.py").read_text() == winner.source
+    said = elsewhere.passes("import fast_norm\nraise SystemExit(fast_norm.self_test())")
+    assert said.count(": kernel, relative error") == 3
+    (elsewhere.folder / "tests").rename(elsewhere.folder / "checks")
+    elsewhere.passes("import runpy, pytest\nraise SystemExit(pytest.main(['-q', 'checks']))")
+
+
+def test_code_of_pytorch_is_not_called_a_kernel(elsewhere: Elsewhere) -> None:
+    text = elsewhere.put(task(), "# Written by torch.compile of torch 2 for cpu: kernels\n" + candidate())
+    assert "task: torch.compile's code, judged by KernelPro" in text
+    said = elsewhere.passes(SELF_TEST)
+    assert said.count("torch.compile's code, relative error") == 3 and ": kernel," not in said

@@ -235,12 +235,15 @@ def _describe_error(verdict: Verdict) -> str:
 
 
 def export_run(options: ExportOptions) -> int:
-    """Write the winner or a step as one Python file."""
+    """Write the winner or a step as one Python file, or as an installable folder."""
     store = RunStore.open(runs_dir(options.runs_dir), options.run)
-    text = export.export_step(store, options.step)
-    path = options.out or export.module_file_name(options.run)
-    write_file(path, text, "--out")
-    print(f"{path}: test it with `python {path}`")
+    winner = export.select_winner(store, options.step)
+    name = export.module_file_name(options.run)
+    path = Path(options.out or (name.removesuffix(".py") if options.package else name))
+    export.write_export(winner, path, options.package)
+    package = export.module_file_name(path.name).removesuffix(".py")
+    test = f"pip install {path} && python -m {package}" if options.package else f"python {path}"
+    print(f"{path}: test it with `{test}`")
     return 0
 
 

@@ -1,49 +1,133 @@
-"""Exports a candidate as one Python file that needs only torch and a compiler: kernel, guard and self-test.
+"""Exports a winner as one Python file, or as an installable folder, that needs only torch and a compiler.
 
 The file, from top to bottom: a docstring (task, verdict, usage); copies of the kernelpro modules that native
-candidates import, used if kernelpro is not installed; the candidate; the reference, in its own module;
-`OptimizedModule`; the self-test. The templates are in `exported`. Export runs the task's own code, to read
-the shapes, dtypes and strides of its inputs and the structure of its model. It never runs the candidate's
-code.
+kernels import, used if kernelpro is not installed; the kernel; the reference and the modules of its
+project, as texts; what was judged; a copy of `kernelpro.dropin`; the optimized class; the self-test.
+Weights and inputs are not in it. Export runs the task's own code, to read the shapes, dtypes and strides of
+its inputs and what its forward pass reads. It never runs the winner's code.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import keyword
-import pprint
 import re
-import sys
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from kernelpro.engine import export_text as texts
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Interval, Status, Step, Task, Verdict
 
-_ROOT = Path(__file__).parents[1]
-_RUNTIME_MODULES = {
-    "kernelpro": "",
-    "kernelpro.records": "records/base.py",
-    "kernelpro.records.folders": "records/folders.py",
-    "kernelpro.lab": "",
-    "kernelpro.lab.languages": "lab/languages/__init__.py",
-    "kernelpro.lab.languages.native": "lab/languages/native.py",
-    "kernelpro.lab.languages.cpp": "lab/languages/cpp.py",
-    "kernelpro.lab.languages.cuda": "lab/languages/cuda.py",
-    "kernelpro.lab.languages.cute": "lab/languages/cute.py",
-    "kernelpro.runtime": "runtime.py",
-}
-"""Modules and their files, each after the modules that it imports. Of `records` only the base is needed."""
 _USE = """\
-Usage, if this file is kernel.py, under torch.no_grad():
-    model = kernel.OptimizedModule(*init)  # or kernel.OptimizedModule.from_module(module): wraps a reference
-    y = model(*inputs)                     # model.last_path: "kernel" for inputs as judged, else "reference"
-Test: python kernel.py                     # exit code 0: correct, 1: wrong, 77: it cannot run here"""
+Usage, under torch.no_grad():
+    from {module} import {name}
+    model = {name}(*init)               # constructed like the reference, or
+    model = {name}.from_module(module)  # shares everything with a module that you have
+    y = model(*inputs)                  # model.stats: calls of the kernel, of the reference, and why
+Test: python {run}    # exit code 0: correct, 1: wrong, 77: it cannot run here"""
+_MAIN = '''\
+def self_test() -> int:
+    """Exit code 0: correct, 1: wrong, 77: it cannot run here."""
+    return _export_dropin.self_test.run_self_test(_export)
 
 
-def export_step(store: RunStore, step: int | None) -> str:
-    """The winner of a run, or one of its steps, as the text of a standalone file."""
+if __name__ == "__main__":
+    raise SystemExit(self_test())
+'''
+_PACKAGE_TEST = """\
+import pytest
+from {name} import self_test
+
+
+def test_the_kernel_is_correct():
+    code = self_test()
+    if code == 77:
+        pytest.skip("this kernel cannot run here")
+    assert code == 0
+"""
+_PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "A kernel judged by KernelPro, as a drop-in module"
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = [
+{dependencies}]
+
+[tool.setuptools.packages.find]
+include = ["{name}*"]
+
+[tool.setuptools.package-data]
+{name} = ["bundled/**/*.py"]
+"""
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A judged candidate and its task."""
+
+    task: Task
+    source: str
+    verdict: Verdict | None
+    about: dict[str, str]
+    """Lines of the docstring; `target` is the device that the kernel is for."""
+
+    @property
+    def target(self) -> str:
+        """The device that the kernel is for."""
+        return self.about.get("target") or (
+            "cuda" if self.verdict and self.verdict.environment.gpu else "cpu"
+        )
+
+    @property
+    def class_name(self) -> str:
+        """The public class of the export."""
+        return f"Optimized{self.task.entry}"
+
+    @property
+    def is_native(self) -> bool:
+        """Whether kernel or reference use `kernelpro.runtime`."""
+        kernel = texts.needs_runtime(self.source, "the candidate")
+        return texts.needs_runtime(self.task.source, f"task {self.task.name}") or kernel
+
+    @property
+    def noun(self) -> str:
+        """What it is: a kernel, or PyTorch's own code."""
+        from kernelpro.pools.winners import noun_of
+
+        return noun_of(self.source)
+
+    def constants(self) -> dict[str, Any]:
+        """What was judged, by name."""
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise BadInput(
+                "export needs torch, to read the shapes and types of the task's inputs: pip install torch"
+            ) from None
+        from kernelpro.pools import winners
+
+        tolerance = self.verdict.tolerance if self.verdict else None
+        spec = winners.describe_winner(self.task, self.source, self.target, tolerance)
+        return {
+            "SPEC": dataclasses.asdict(spec),
+            "ENTRY": self.task.entry,
+            "FORM": self.task.form,
+            "SKELETON": "\n".join(re.findall(".{1,100}", winners.skeleton_of(self.task))),
+        }
+
+
+def select_winner(store: RunStore, step: int | None = None) -> Winner:
+    """The winner of a run, or one of its steps. Raises BadInput if it did not pass."""
     chosen, verdict = _select(store, step)
     config = store.config()
     about = {
@@ -52,7 +136,26 @@ def export_step(store: RunStore, step: int | None) -> str:
         + (f": {chosen.plan}" if chosen.plan else ""),
         "target": config.target,
     }
-    return standalone_file(config.task, store.source(chosen.final_source), verdict, about)
+    return Winner(config.task, store.source(chosen.final_source), verdict, about)
+
+
+def write_export(winner: Winner, path: Path, package: bool = False) -> Path:
+    """Write a winner as one file, or as an installable folder; return the path."""
+    if not package:
+        _write(path, standalone_file(winner))
+        return path
+    name = module_file_name(path.name).removesuffix(".py")
+    for file, text in package_files(winner, name).items():
+        _write(path / file, text)
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def module_file_name(name: str) -> str:
@@ -88,184 +191,73 @@ def _select(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
     return step, verdict
 
 
-def standalone_file(task: Task, source: str, verdict: Verdict | None, about: dict[str, str]) -> str:
-    """The text of the file. `about` goes into its docstring; its `target` is the device that the kernel is
-    for."""
-    target = about.get("target") or ("cuda" if verdict and verdict.environment.gpu else "cpu")
-    native_code, guard, self_test = (_template(name) for name in ("native", "guard", "self_test"))
-    candidate, future = _embeddable(source, native_code + guard + self_test)
-    native = _needs_runtime(source, "the candidate") | _needs_runtime(task.source, f"task {task.name}")
-    constants = {
-        "PAYLOAD": "\n".join(re.findall(".{1,120}", task.payload)),
-        "FORM": task.form,
-        "ENTRY": task.entry,
-        "TRAINING": task.mode == "train",
-        "TARGET": target,
-        # the reference's own rounding error counts twice, and three seeds see less than the judge does
-        "LIMIT": 10 * verdict.tolerance if verdict and verdict.tolerance else 1e-2,
-    }
-    judged = _judged_signature(task, constants, guard)
-    parts = [_docstring(task, verdict, about | {"target": target}), *future]
-    if native:
-        texts = {
-            name: (_ROOT / path).read_text("utf-8") if path else "" for name, path in _RUNTIME_MODULES.items()
-        }
-        modules = "".join(f"    {name!r}: {_literal(text)},\n" for name, text in texts.items())
-        parts += [_rule("modules of kernelpro"), f"_GUARD_MODULES = {{\n{modules}}}", native_code]
-        parts += ["\n_guard_provide_modules()\n_GUARD_LIBRARIES, _guard_end_deferral = _guard_defer_builds()"]
-    parts += [
-        _rule("the candidate"),
-        candidate.strip("\n"),
-        _rule("the reference, the guard and the self-test"),
-    ]
-    parts += ["_guard_end_deferral()" if native else "_GUARD_LIBRARIES = ()"]
-    parts += [f"_GUARD_REFERENCE = {_literal(task.source)}"]
-    parts += [f"_GUARD_{name} = {_literal(value)}" for name, value in (constants | judged).items()]
-    return "\n".join([*parts, "", guard, "", self_test])
+def standalone_file(winner: Winner) -> str:
+    """The text of one file with everything."""
+    task, head, tail = winner.task, texts.template("native"), texts.template("file")
+    reserved = texts.top_level_names(ast.parse(head + tail + _MAIN)) | {winner.class_name}
+    kernel, future = texts.embeddable(winner.source, reserved)
+    texts.require_model_new(winner.source)
+    is_native = winner.is_native
+    constants = winner.constants()
+    sections = [_docstring(winner, ""), *future]
+    if is_native:
+        sections += [texts.rule("modules of kernelpro, if it is not installed")]
+        sections += [f"_EXPORT_MODULES = {texts.literal(texts.runtime_texts())}", head]
+        sections += ["\n_export_provide_modules()"]
+        sections += ["_export_libraries, _export_end_deferral = _export_defer_builds()"]
+    sections += [texts.rule(f"the winner: {winner.noun}"), kernel.strip("\n"), texts.rule("the reference")]
+    sections += ["_export_end_deferral()" if is_native else "_export_libraries = ()"]
+    sections += [f"_EXPORT_REFERENCE = {texts.literal(task.source)}"]
+    sections += [f"_EXPORT_FILES = {texts.literal(task.files)}", texts.rule("what was judged")]
+    sections += [f"_EXPORT_{name} = {texts.literal(value)}" for name, value in constants.items()]
+    sections += [texts.rule("the drop-in module: a copy of kernelpro.dropin")]
+    sections += [f"_EXPORT_DROPIN = {texts.literal(texts.dropin_texts('kernelpro.dropin'))}"]
+    sections += ["", tail, f"{winner.class_name} = _export.optimized_class()", "", "", _MAIN]
+    return "\n".join(sections)
 
 
-def _template(name: str) -> str:
-    """The part of a file in `exported` below its cut, without comments for linters."""
-    text = (_ROOT / "engine" / "exported" / f"{name}.py").read_text("utf-8")
-    below = text.partition("# --- exported below")[2].partition("\n")[2]
-    return re.sub(r"  # (noqa|type: ignore).*", "", below).strip("\n") + "\n"
-
-
-def _rule(title: str) -> str:
-    return f"\n# --- {title} {'-' * (110 - len(title))}\n"
-
-
-# --- what was judged -------------------------------------------------------------------------------------
-
-
-def _judged_signature(task: Task, constants: dict[str, Any], guard: str) -> dict[str, Any]:
-    """The signature of the inputs, the state and settings of the reference, and whether its mode matters, as
-    computed by the exported code itself."""
-    try:
-        import torch
-    except ImportError:
-        raise BadInput(
-            "export needs torch, to read the shapes and types of the task's inputs: pip install torch"
-        ) from None
-    name = f"kernelpro_export_{task.id}"
-    scope = {f"_GUARD_{key}": value for key, value in constants.items()}
-    scope |= {"__name__": name, "_GUARD_REFERENCE": task.source, "_GUARD_LIBRARIES": ()}
-    try:
-        exec(compile(guard, f"<{name}>", "exec", dont_inherit=True), scope)
-        inputs = _without_values(torch, lambda place: scope["_guard_inputs"](0, place))
-        model = _without_values(torch, lambda _: scope["_guard_reference"](scope["_guard_init"]()))
-        state, settings = scope["_guard_describe"](model)
-        signature = scope["_guard_signature"](tuple(inputs))
-    except Exception as error:
-        raise BadInput(
-            f"task {task.name} cannot be run here: {type(error).__name__}: {str(error)[:300]}"
-        ) from error
-    finally:
-        sys.modules.pop(f"{name}_reference", None)
-    codes = [getattr(type(part).forward, "__code__", None) for part in model.modules()]
-    matters = ".training" in task.source or any(code and "training" in code.co_names for code in codes)
-    return {"INPUTS": signature, "STATE": state, "SETTINGS": settings, "MODE_MATTERS": matters}
-
-
-def _without_values(torch: Any, make: Any) -> Any:
-    """Call `make` on the meta device, which computes nothing; on the CPU if the task needs values."""
-    try:
-        with torch.device("meta"):
-            return make("meta")
-    except Exception:  # a task may need values in any way; a real error occurs again on the CPU
-        return make("cpu")
-
-
-# --- the candidate's text --------------------------------------------------------------------------------
-
-
-def _embeddable(source: str, ours: str) -> tuple[str, list[str]]:
-    """The candidate as part of another file: its main block is disabled, and its imports from __future__ are
-    returned to be moved to the top."""
-    parsed = _parse(source, "the candidate")
-    clashes = (_top_level_names(parsed) & _top_level_names(ast.parse(ours))) - {"torch", "Any"}
-    if clashes:
-        names = ", ".join(sorted(clashes))
-        raise BadInput(f"the candidate defines {names}, which exported files define themselves: rename it")
-    if "ModelNew" not in _top_level_names(parsed):
-        raise BadInput("the candidate defines no class ModelNew")
-    future: list[str] = []
-    edits: list[tuple[ast.stmt | ast.expr, str]] = []
-    for node in parsed.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            future.append(ast.unparse(node))
-            edits.append((node, "pass"))
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
-            edits.append((node.test, "False"))
-    lines = source.encode().splitlines(keepends=True)
-    for place, text in reversed(edits):
-        first, last = place.lineno - 1, (place.end_lineno or place.lineno) - 1
-        lines[first : last + 1] = [
-            lines[first][: place.col_offset] + text.encode() + lines[last][place.end_col_offset :]
-        ]
-    return b"".join(lines).decode(), future
-
-
-def _parse(source: str, what: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise BadInput(f"{what} is not Python: {error}") from None
-
-
-def _top_level_names(parsed: ast.Module) -> set[str]:
-    """Names that a file binds at its top level."""
-    names = set()
-    for statement in parsed.body:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(statement.name)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            names |= {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-        else:
-            names |= {
-                node.id
-                for node in ast.walk(statement)
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
-    return names
-
-
-def _needs_runtime(source: str, what: str) -> bool:
-    """Whether a source imports kernelpro. Raises BadInput if it imports more than `runtime`."""
-    names: set[str] = set()
-    for node in ast.walk(_parse(source, what)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "kernelpro":
-            names |= {f"kernelpro.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.add(node.module or "")
-    ours = {name for name in names if name.split(".")[0] == "kernelpro"}
-    if beyond := ours - {"kernelpro", "kernelpro.runtime"}:
-        raise BadInput(
-            f"{what} imports {', '.join(sorted(beyond))}: exported files can include only kernelpro.runtime"
+def package_files(winner: Winner, name: str) -> dict[str, str]:
+    """The files of an installable folder, by path: package `name`, test, README.md, pyproject.toml."""
+    texts.require_model_new(winner.source)
+    task, own, is_native, docstring = (
+        winner.task,
+        f"{name}.dropin",
+        winner.is_native,
+        _docstring(winner, name),
+    )
+    sections = [docstring, f"_PROVIDES_RUNTIME = {is_native}"]
+    sections += [f"_EXPORT_{key} = {texts.literal(value)}" for key, value in winner.constants().items()]
+    sections += ["", texts.template("package").replace("kernelpro.dropin", own)]
+    sections += [f"{winner.class_name} = _export.optimized_class()"]
+    sections += [f'__all__ = ["{winner.class_name}", "self_test"]', ""]
+    files = {f"{name}/dropin/{stem}.py": text for stem, text in texts.dropin_texts(own).items()}
+    files |= {f"{name}/bundled/{path}": text for path, text in task.files.items()}
+    if is_native:
+        files[f"{name}/native.py"] = (
+            '"""Modules of kernelpro that native kernels import, used if kernelpro is not installed."""\n\n'
+            f"_EXPORT_MODULES = {texts.literal(texts.runtime_texts())}\n{texts.template('native')}"
         )
-    return bool(ours)
+    dependencies = "".join(
+        f'    "{item}",\n' for item in ["torch>=2.6", *texts.requirements(task, winner.source)]
+    )
+    title, _, rest = ast.literal_eval(docstring.strip()).partition("\n")
+    return files | {
+        f"{name}/__init__.py": "\n".join(sections),
+        f"{name}/__main__.py": f"from {name} import self_test\n\nraise SystemExit(self_test())\n",
+        f"{name}/kernel.py": winner.source,
+        f"{name}/reference.py": task.source,
+        f"tests/test_{name}.py": _PACKAGE_TEST.format(name=name),
+        "pyproject.toml": _PYPROJECT.format(name=name, dependencies=dependencies),
+        "README.md": f"# {name}\n\n{title}\n\n```text\n{rest.strip()}\n```\n",
+    }
 
 
-# --- writing ---------------------------------------------------------------------------------------------
-
-
-def _literal(value: Any) -> str:
-    """A Python literal; multi-line text as a raw triple-quoted string if possible."""
-    if not isinstance(value, str) or "\n" not in value:
-        return pprint.pformat(value, width=124, compact=True)
-    for quote in ("'''", '"""'):
-        text = f"r{quote}{value}{quote}"
-        if quote not in value and "\r" not in value and not value.endswith(("\\", quote[0])):
-            return text
-    lines = "".join(f"    {line!r}\n" for line in value.splitlines(keepends=True))
-    return f"(\n{lines})"
-
-
-def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> str:
-    rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'default'})"} | about
-    lines = [f"{task.name}: a kernel judged by KernelPro, guarded by its reference.", ""]
+def _docstring(winner: Winner, package: str) -> str:
+    """The docstring of an export; `package`: its name, empty for a file."""
+    task, verdict, noun = winner.task, winner.verdict, winner.noun
+    rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'default'})"}
+    rows |= winner.about | {"target": winner.target}
+    what = "a kernel" if noun == "kernel" else noun
     if verdict is None:
         rows["verdict"] = "none: not judged"
     else:
@@ -277,7 +269,12 @@ def _docstring(task: Task, verdict: Verdict | None, about: dict[str, str]) -> st
         rows["environment"] = ", ".join(
             f"{name} {value}" for name, value in verdict.environment.known().items()
         )
-    lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", _USE]
+    if needed := texts.requirements(task, winner.source):
+        rows["requirements"] = ", ".join(needed)
+    module, run = (package, f"-m {package}") if package else ("kernel", "kernel.py")
+    use = _USE.format(module=module, name=winner.class_name, run=run)
+    lines = [f"{task.name}: {what}, judged by KernelPro, as a drop-in module.", ""]
+    lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", use]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""\n'
 

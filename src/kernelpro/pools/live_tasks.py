@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelpro.lab.tasks import examples
-from kernelpro.pools import notebook_source
+from kernelpro.pools import notebook_source, project_files
 from kernelpro.records import BadInput
 
 _MAX_COMMENT_LINES = 600
@@ -29,6 +29,7 @@ class PackedTask(NamedTuple):
     entry: str
     payload: str
     outputs: str
+    files: dict[str, str]
 
 
 def pack_module(instance: Any, inputs: Any, init_inputs: Any = ()) -> PackedTask:
@@ -45,6 +46,7 @@ def pack_module(instance: Any, inputs: Any, init_inputs: Any = ()) -> PackedTask
         cls.__qualname__,
         _pickle_base64(payload),
         _example_outputs(callable_copy, inputs),
+        project_files.imported_files({cls, *submodule_types}),
     )
 
 
@@ -52,7 +54,11 @@ def pack_function(callable_: Any, inputs: Any) -> PackedTask:
     """Pack a function and example inputs."""
     payload = _pickle_base64({"inputs": list(inputs), "init_inputs": []})
     return PackedTask(
-        _source_of(callable_), callable_.__qualname__, payload, _example_outputs(callable_, inputs)
+        _source_of(callable_),
+        callable_.__qualname__,
+        payload,
+        _example_outputs(callable_, inputs),
+        project_files.imported_files({callable_}),
     )
 
 

@@ -36,12 +36,22 @@ class Task(Record):
     outputs: str = ""
     """For a live object: a few elements of its outputs for the example inputs, as base64. Not part of the
     identity."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Modules of the user's project that `source` imports: text by path, such as `package/layers.py`."""
 
     @property
     def id(self) -> str:
         """Content hash: equal tasks have equal ids."""
+        files = [part for name in sorted(self.files) for part in (name, self.files[name])]
         return digest(
-            "task", self.source, self.form, self.entry, self.payload, self.mode, self.precision or "auto"
+            "task",
+            self.source,
+            self.form,
+            self.entry,
+            self.payload,
+            self.mode,
+            self.precision or "auto",
+            *files,
         )
 
     @classmethod

@@ -60,13 +60,18 @@ class ExportOptions(RunsDirOptions):
     run: RunArgument
     step: Annotated[int | None, typer.Option(help="The step to export; default: the winner.")] = None
     out: Annotated[
-        str | None, option("File to write; default: RUN.py.", OUTPUT, "--out", "-o", metavar="FILE")
+        str | None,
+        option("File or folder to write; default: RUN.py or RUN.", OUTPUT, "--out", "-o", metavar="PATH"),
     ] = None
+    package: Annotated[
+        bool,
+        option("Write an installable folder with pyproject.toml, test and README.", OUTPUT, "--package"),
+    ] = False
 
 
 @add_command(app, ExportOptions)
 def export(options: ExportOptions) -> int:
-    """Write the winner as one Python file that needs only torch and a compiler, with a self-test."""
+    """Write the winner as a drop-in module: one Python file that needs only torch and a compiler."""
     from kernelpro.cli.runs import export_run
 
     return export_run(options)

@@ -202,6 +202,8 @@ def load_source(task: Task) -> ModuleType:
     folder = tempfile.TemporaryDirectory(prefix="kernelpro-task-")
     path = Path(folder.name) / f"{name}.py"
     path.write_text(task.source, encoding="utf-8")
+    if task.files:
+        _add_files(Path(folder.name) / "files", task.files)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -223,10 +225,24 @@ def load_source(task: Task) -> ModuleType:
     return module
 
 
+def _add_files(folder: Path, files: dict[str, str]) -> None:
+    """Make modules importable that the task brings along; those that are installed here come first."""
+    for name, text in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise BadInput(f"a file of a task lies outside of its folder: {name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    sys.path.append(str(folder))
+    importlib.invalidate_caches()
+
+
 def unload(task: Task) -> None:
     """Remove the task's module and its file; existing objects keep their classes."""
     if module := sys.modules.pop(f"kernelpro_task_{task.id}", None):
-        module.__dict__["__kernelpro_folder__"].cleanup()
+        folder = module.__dict__["__kernelpro_folder__"]
+        sys.path[:] = [path for path in sys.path if not path.startswith(f"{folder.name}/")]
+        folder.cleanup()
 
 
 # --- tasks from live Python objects ----------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""Judge and profile candidates."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from kernelpro.records import (
+    BASELINES,
+    BadInput,
+    Candidate,
+    Job,
+    Mode,
+    Options,
+    Precision,
+    Result,
+    Target,
+    Verdict,
+)
+from kernelpro.tasks import load_task
+
+if TYPE_CHECKING:
+    from kernelpro.records import Diagnosis, Profile
+
+T = TypeVar("T")
+_OPTION = re.compile(r"`?--(author|model|target|mode|price|role|disable-tripwire)(?: ([^\s;,)`]+))?`?")
+_NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
+Inputs = Sequence[Any] | Mapping[str, Any]
+"""Positional arguments of a call, or keyword arguments."""
+
+
+def in_python(message: str) -> str:
+    """A message of KernelPro with the parameters of Python instead of command-line options."""
+
+    def keyword(match: re.Match[str]) -> str:
+        name, value = match[1], match[2] or ""
+        if value in _NOT_VALUES:
+            return f"{_keyword(name, '')} {value}"
+        end = value[len(value.rstrip(":.")) :]
+        return _keyword(name, value.rstrip(":.")) + end
+
+    return _OPTION.sub(keyword, message)
+
+
+def _keyword(option: str, value: str) -> str:
+    match option, value:
+        case "price", _:
+            model, _, price = value.partition("=")
+            return f'prices={{"{model}": "{price}"}}' if value else "prices"
+        case "role", _:
+            return f'roles={{"{value}": ...}}' if value else "roles"
+        case "disable-tripwire", _:
+            return f'options=Options(disabled_tripwires=("{value}",))'
+        case _:
+            return f'{option}="{value}"' if value else option
+
+
+@contextmanager
+def errors_in_python() -> Iterator[None]:
+    """Messages of BadInput in words of Python."""
+    try:
+        yield
+    except BadInput as error:
+        raise type(error)(in_python(str(error))) from None
+
+
+@errors_in_python()
+def judge(
+    reference: Any,
+    candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
+    inputs: Inputs = (),
+    *,
+    init_inputs: Sequence[Any] | None = None,
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+    target: Target | None = None,
+    quick: bool = False,
+    full: bool = False,
+    baselines: str | Sequence[str] = (),
+    options: Options | None = None,
+) -> list[Verdict]:
+    """Judge candidates (paths or Candidates) on this machine; returns a verdict for each.
+
+    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`. `quick`
+    and `full` measure for a shorter or longer time. `baselines` are added to the default ones. `options` sets
+    everything else about judging.
+    """
+    from kernelpro.pools import local
+
+    check_target(target)
+    if quick and full:
+        raise BadInput("quick and full exclude each other: give one")
+    several = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
+    loaded = [item if isinstance(item, Candidate) else Candidate.from_file(item) for item in several]
+    task = load_task(reference, inputs, init_inputs, mode, precision)
+    judge_options = add_baselines(options or Options(), baselines)
+    if quick or full:
+        judge_options = replace(judge_options, effort="quick" if quick else "full")
+    jobs = [Job(str(i), "judge", task, item, target, judge_options) for i, item in enumerate(loaded)]
+    verdicts = []
+    for result in local.run_locally(jobs, sandbox=judge_options.sandbox):
+        if result.verdict is None:
+            raise result.exception("verdict")
+        verdicts.append(replace(result.verdict, reason=in_python(result.verdict.reason)))
+    return verdicts
+
+
+def check_target(target: str | None) -> None:
+    if target not in (None, *get_args(Target)):
+        raise BadInput(f"target {target!r}: use {' or '.join(map(repr, get_args(Target)))}")
+
+
+def add_baselines(options: Options, baselines: str | Sequence[str]) -> Options:
+    baselines = [baselines] if isinstance(baselines, str) else baselines
+    if unknown := [name for name in baselines if name not in BASELINES]:
+        raise BadInput(f"baseline {unknown[0]}: not one of {', '.join(BASELINES)}")
+    names = {*options.baselines, *baselines}
+    return replace(options, baselines=tuple(name for name in BASELINES if name in names))
+
+
+Stops = list[Callable[[], object]]
+"""Functions that stop a run from another thread."""
+
+
+def beside_any_loop(work: Callable[..., T], *arguments: Any) -> T:
+    """Run `work` in its own thread if an event loop is running here, as in a notebook. Ctrl-C stops it."""
+    stops: Stops = []
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work(*arguments, stops)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(work, *arguments, stops).result()
+        except KeyboardInterrupt:
+            for stop in stops:
+                stop()
+            raise
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """The profile of a candidate and its diagnosis; printed, the findings with cause, remedy and gain."""
+
+    profile: Profile
+    diagnosis: Diagnosis
+
+    def __str__(self) -> str:
+        from kernelpro.diagnose import guidance
+
+        return guidance.write(self.diagnosis)
+
+
+@errors_in_python()
+def profile(
+    reference: Any,
+    candidate: str | Path | Candidate,
+    inputs: Inputs = (),
+    *,
+    init_inputs: Sequence[Any] | None = None,
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+    target: Target | None = None,
+    pool: str = "local",
+    options: Options | None = None,
+) -> ProfileResult:
+    """Profile a candidate and diagnose what limits it, as `kernelpro profile` does.
+
+    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`.
+    """
+    from kernelpro.diagnose.diagnostics import registry
+    from kernelpro.diagnose.track_record import TrackRecord
+    from kernelpro.engine import profiling
+    from kernelpro.pools.factory import create_pool
+
+    check_target(target)
+    loaded = candidate if isinstance(candidate, Candidate) else Candidate.from_file(candidate)
+    task = load_task(reference, inputs, init_inputs, mode, precision)
+    spec = profiling.ProfileSpec(task, loaded, target, options or Options())
+    with create_pool(pool, spec.options.sandbox) as workers:
+
+        async def submit(job: Job) -> Result:
+            return await asyncio.wrap_future(workers.submit(job))
+
+        def run(stops: Stops) -> ProfileResult:
+            return ProfileResult(
+                *asyncio.run(profiling.profile(submit, spec, registry(), TrackRecord.load()))
+            )
+
+        return beside_any_loop(run)

@@ -1,0 +1,232 @@
+"""Search for a faster kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelpro.api.judging import (
+    Inputs,
+    Stops,
+    add_baselines,
+    beside_any_loop,
+    check_target,
+    errors_in_python,
+    in_python,
+)
+from kernelpro.api.result import OptimizationResult
+from kernelpro.records import (
+    BadInput,
+    Limits,
+    Mode,
+    Objective,
+    Options,
+    Outcome,
+    Precision,
+    Role,
+    RunConfig,
+    Target,
+    Task,
+)
+from kernelpro.tasks import find_reference, load_task
+
+if TYPE_CHECKING:
+    from kernelpro.engine.session import RunRequest
+    from kernelpro.engine.store import RunStore
+    from kernelpro.pools.pool import Pool
+    from kernelpro.records.events import RunEvent
+    from kernelpro.report.notebook import LiveDisplay
+
+BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
+"""Candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations of 2."""
+OnEvent = Callable[["RunEvent"], None]
+
+
+@errors_in_python()
+def optimize(
+    reference: Any,
+    inputs: Inputs = (),
+    *,
+    init_inputs: Sequence[Any] | None = None,
+    mode: Mode | None = None,
+    precision: Precision | None = None,
+    target: Target | None = None,
+    model: str = "",
+    author: str | None = None,
+    roles: dict[str, Role] | None = None,
+    prices: dict[str, str] | None = None,
+    budget: str = "normal",
+    candidates: int | None = None,
+    dollars: float | None = None,
+    tokens: int = 0,
+    wall: float = 0.0,
+    device: float = 0.0,
+    stop_at_floor: float = Limits.stop_at_floor,
+    baselines: str | Sequence[str] = (),
+    objective: Objective = "speed",
+    speed_tolerance: float = RunConfig.speed_tolerance,
+    compile_seed: bool = True,
+    policy: str = RunConfig.policy,
+    concurrency: int = RunConfig.concurrency,
+    languages: Sequence[str] = (),
+    seed: int = RunConfig.seed,
+    pool: str = "local",
+    gpu_name: str = "",
+    options: Options | None = None,
+    runs_dir: str | Path | None = None,
+    on_event: OnEvent | None = None,
+) -> OptimizationResult:
+    """Search for a faster kernel, as `kernelpro optimize` does.
+
+    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`.
+
+    `model` is the LLM that writes kernels, or `author` names an author without one (`playbook`, `files:DIR`);
+    by default KERNELPRO_MODEL, else a provider whose key is set, else the playbook. `roles` are settings of
+    design, plan, code and debug; `prices` are prices of models, such as `{"gpt-x": "1.25/10"}`.
+
+    `budget` is quick, normal or max (20, 75 or 300 candidates); `candidates` overrides it. `dollars` limits
+    the cost of the models (default 5 for a model with a price; 0: no limit), `tokens` their tokens, `wall`
+    and `device` the seconds.
+
+    `baselines` are added to the default ones. `compile_seed`: start from the code that torch.compile
+    generates. `policy` (such as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name`
+    are as on the command line; a spool waits for its workers. `options` sets everything else about judging.
+    `on_event` receives the events of the run; by default the progress and the winner are shown: in a notebook
+    as a table that is updated, else as lines on stderr.
+
+    The same call continues a run that was stopped and returns the result of a finished one at once. It can be
+    called in a notebook, where an event loop is running.
+    """
+    from kernelpro.authors.choice import cap_dollars, choose_author
+    from kernelpro.engine import session, store
+    from kernelpro.pools.factory import create_pool
+    from kernelpro.records.events import Note
+    from kernelpro.report import notebook
+    from kernelpro.search.policy import parse_policy
+
+    check_target(target)
+    if budget not in BUDGET_PRESETS:
+        raise BadInput(f"budget {budget!r}: use {', '.join(BUDGET_PRESETS)}, or give candidates=N")
+    choice = choose_author(author, model)
+    reference, inputs, init_inputs = find_reference(reference, inputs, init_inputs)
+    policy_name, constants = parse_policy(policy)
+    limits = Limits(
+        BUDGET_PRESETS[budget] if candidates is None else candidates,
+        cap_dollars(dollars, choice.models, prices or {}),
+        tokens,
+        wall,
+        device,
+        stop_at_floor,
+    )
+    config = RunConfig(
+        load_task(reference, inputs, init_inputs, mode, precision),
+        target or "cpu",
+        choice.author,
+        choice.models,
+        limits=limits,
+        options=add_baselines(options or Options(), baselines),
+        compile_seed=compile_seed,
+        roles=roles or {},
+        prices=prices or {},
+        objective=objective,
+        speed_tolerance=speed_tolerance,
+        policy=policy_name,
+        constants=constants,
+        concurrency=concurrency,
+        languages=tuple(languages),
+        seed=seed,
+        pool=pool,
+        gpu_name=gpu_name,
+    )
+    request = session.RunRequest(config, store.runs_dir(runs_dir), target, reuse="always")
+    session.validate(request)
+    printer = _Printer(None if on_event else notebook.live_display())
+    notify = on_event or printer.on_event
+    cap = f"; stops at {limits.dollars:g} dollars" if limits.dollars else ""
+    with create_pool(
+        pool, config.options.sandbox, wait=True, gpu_name=gpu_name, warn=printer.print
+    ) as workers:
+        result = beside_any_loop(_search, workers, request, notify, printer, Note(f"{choice.summary}{cap}"))
+    if on_event is None:
+        printer.print_result(result)
+    is_live = not isinstance(reference, (str, Path, Task))
+    return replace(result, reference=reference if is_live else None)
+
+
+class _Printer:
+    """Shows the events of a run that a user wants to read: on stderr, or in the output of a cell."""
+
+    def __init__(self, live: LiveDisplay | None = None):
+        self.store: RunStore | None = None
+        self._live = live
+
+    def print(self, line: str) -> None:
+        """Show a line."""
+        if self._live:
+            self._live.add_line(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def print_result(self, result: OptimizationResult) -> None:
+        """Show the winner. A notebook shows the result itself."""
+        if not self._live:
+            print(result, file=sys.stderr, flush=True)
+
+    def on_event(self, event: RunEvent) -> None:
+        from kernelpro.records.events import Note, RunStarted, StepProgress, TaskMeasured
+        from kernelpro.report import wording
+
+        line = ""
+        match event:
+            case RunStarted():
+                if (store := self.store) is not None:
+                    measured = store.task_facts() is not None
+                    line = wording.describe_start(store.id, store.config(), measured)
+            case Note(text):
+                line = in_python(text)
+            case TaskMeasured():
+                line = wording.describe_baselines(event)
+            case StepProgress(number, "final_judging"):
+                line = wording.describe_final_judging(number)
+            case StepProgress(number, "settled"):
+                step = self.store.step(number) if self.store else None
+                line = wording.describe_step(step) if step else ""
+        if line:
+            self.print(line)
+
+
+async def _stoppable(work: Coroutine[Any, Any, Outcome], stops: Stops) -> Outcome:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    stops.append(lambda: loop.call_soon_threadsafe(task.cancel))
+    return await task
+
+
+def _search(
+    pool: Pool, request: RunRequest, on_event: OnEvent, printer: _Printer, first: RunEvent, stops: Stops
+) -> OptimizationResult:
+    from kernelpro.engine import session
+
+    store = session.open_run(request, pool)
+    printer.store = store
+    reports: list[Path | None] = []
+    with session.closing(store, lambda _: reports.append(_write_report(store))):
+        if not store.is_finished:
+            on_event(first)
+        outcome = asyncio.run(_stoppable(session.continue_run(store, pool, on_event), stops))
+        winner = store.step(outcome.best) if outcome.best is not None else None
+        source = store.source(winner.final_source) if winner else None
+    return OptimizationResult(store.folder, outcome, source, winner.author if winner else "", reports[0])
+
+
+def _write_report(store: RunStore) -> Path | None:
+    """The report, or None: a report that cannot be written does not change the outcome."""
+    from kernelpro.report import write
+
+    try:
+        return write(store)
+    except BadInput:
+        return None

@@ -1,0 +1,128 @@
+"""How a kernel is called: eagerly, by the module it was bound for, and in traces of a compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernelpro.dropin.kernel import KernelFactory, KernelUnavailable
+from kernelpro.dropin.operator import SCOPE, KernelOperator, fit_strides, leaf_signatures, rebuild
+from kernelpro.dropin.spec import map_tensors, tensors_of
+
+
+def _memory(tensors: list[torch.Tensor]) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in tensors if t.layout is torch.strided and t.numel()}
+
+
+def bind_call(
+    kernel: Any, args: tuple[Any, ...], expected: Any, state: list[torch.Tensor], device: torch.device
+) -> tuple[Any, Any]:
+    """A function that calls the kernel, and its output for `args`.
+
+    Outputs are copied where the kernel's have other strides than the reference's, or lie in the memory of
+    inputs or parameters. Raises KernelUnavailable if the reference's outputs themselves are views of those.
+    """
+    inputs = tensors_of(list(args))
+    if _memory(tensors_of(expected)) & _memory([*inputs, *state]):
+        raise KernelUnavailable("outputs of the reference are views of its inputs or parameters")
+    has_hooks = kernel._forward_hooks or kernel._forward_pre_hooks or "forward" in vars(kernel)
+    call = _on_device(kernel if has_hooks else kernel.forward, device)
+    output = call(*args)
+    strides = [t.stride() for t in tensors_of(expected)]
+    is_apart = not _memory(tensors_of(output)) & _memory([*inputs, *state])
+    if is_apart and [t.stride() for t in tensors_of(output)] == strides:
+        return call, output
+    state_memory = _memory(state)
+
+    def fitting_call(*args: Any) -> Any:
+        order, memory = iter(strides), state_memory | _memory(tensors_of(list(args)))
+
+        def fit(t: torch.Tensor) -> torch.Tensor:
+            result = fit_strides(t, next(order))
+            return result.clone() if result.untyped_storage().data_ptr() in memory else result
+
+        return map_tensors(call(*args), fit)
+
+    return fitting_call, fitting_call(*args)
+
+
+def _on_device(call: Any, device: torch.device) -> Any:
+    """The call with its device as the current one, where there are several."""
+    if device.type != "cuda" or torch.cuda.device_count() < 2:
+        return call
+
+    def on_device(*args: Any) -> Any:
+        if torch.cuda.current_device() == device.index:
+            return call(*args)
+        with torch.cuda.device(device):
+            return call(*args)
+
+    return on_device
+
+
+def example_of(expected: Any, device: torch.device) -> Any:
+    """Inputs of a signature: normal floating-point values, zeros of other types."""
+    leaves = []
+    for _, shape, dtype, strides in leaf_signatures(expected):
+        kind = getattr(torch, dtype)
+        values = (
+            torch.randn(shape, device=device) if kind.is_floating_point else torch.zeros(shape, device=device)
+        )
+        leaf = torch.empty_strided(
+            shape, strides or torch.empty(shape, device="meta").stride(), dtype=kind, device=device
+        )
+        leaves.append(leaf.copy_(values))
+    names = [f"leaves[{number}]" for number in range(len(leaves))]
+    return eval(rebuild(expected, names), SCOPE | {"leaves": leaves})
+
+
+def traced_call(factory: KernelFactory) -> Any:
+    """A function `(module, args) -> output` that compilers trace to a call of the operator. It returns None
+    if the kernel cannot serve the call."""
+    spec = factory.spec
+    conditions: list[str] = []
+    leaves: list[str] = []
+
+    def visit(text: str, expected: Any) -> None:
+        kind, *rest = expected
+        if kind == "tensor":
+            shape, dtype, strides = rest
+            conditions.extend((f"{text}.dtype == torch.{dtype}", f"tuple({text}.shape) == {shape}"))
+            conditions.append(f"{text}.device.type == {spec.target!r}")
+            if strides is not None:
+                conditions.append(f"tuple({text}.stride()) == {strides}")
+            leaves.append(text)
+        elif kind in ("list", "tuple"):
+            conditions.append(f"len({text}) == {len(rest[0])}")
+            for index, item in enumerate(rest[0]):
+                visit(f"{text}[{index}]", item)
+        elif kind == "dict":
+            conditions.append(f"list({text}) == {[key for key, _ in rest[0]]!r}")
+            for key, item in rest[0]:
+                visit(f"{text}[{key!r}]", item)
+        else:
+            conditions.append(f"{text} == {rest[0]}")
+
+    visit("args", spec.inputs)
+    state = []
+    for name in spec.state:
+        text = "module"
+        for part in name.split("."):
+            text = f"getattr({text}, {part!r})"
+        state.append(text)
+    outputs = [f"outputs[{number}]" for number in range(len(leaf_signatures(spec.outputs)))]
+    source = (
+        "def traced(module, args):\n"
+        f"    if torch.is_autocast_enabled({spec.target!r}) or not ({' and '.join(conditions)}):\n"
+        "        return None\n"
+        f"    inputs, state = [{', '.join(leaves)}], [{', '.join(state)}]\n"
+        "    if torch.is_grad_enabled() and any([t.requires_grad for t in inputs + state]):\n"
+        "        return None\n"
+        "    outputs = operator(inputs, state)\n"
+        f"    return {rebuild(spec.outputs, outputs)}\n"
+    )
+    scope: dict[str, Any] = dict(SCOPE)
+    exec(compile(source, f"<kernelpro {spec.name}>", "exec", dont_inherit=True), scope)
+    scope["operator"] = KernelOperator(factory).operator
+    return scope["traced"]

@@ -1,0 +1,278 @@
+"""The check before each call of a kernel, as cheap as Python allows: one generated expression.
+
+The expression compares inputs with the judged signature by value, and everything else with what was seen when
+the kernel was bound: state by identity, address and version, settings by identity or equality, submodules by
+identity, hooks by their absence. A call that fails the check takes the slow path, which finds the reason, or
+binds the kernel again.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpro.dropin.reads import ABSENT, Reads
+from kernelpro.dropin.spec import KernelSpec
+
+Check = Callable[..., bool]
+_IMMUTABLE = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+)
+_ALIGNMENT = 64
+"""Bytes: inputs of judged calls are aligned to them."""
+
+
+def call_context_problem(target: str) -> str:
+    """Why no kernel can run here, whatever the inputs are; empty if one can."""
+    if torch._C._get_tracing_state() is not None:  # type: ignore[attr-defined]
+        return "torch.jit.trace is active"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "a torch.func transform such as vmap is active"
+    if torch._C._is_any_autocast_enabled():
+        return "autocast is enabled"
+    if torch._C._len_torch_dispatch_stack():
+        return "a TorchDispatchMode is active"
+    return ""
+
+
+def input_problem(expected: Any, value: Any, device_type: str, what: str = "inputs") -> str:
+    """How a value differs from a judged signature; empty if it does not."""
+    from kernelpro.dropin.spec import describe
+
+    kind, *rest = expected
+    if kind == "tensor":
+        return _tensor_problem(rest, value, device_type, what)
+    if kind in ("list", "tuple"):
+        fits = isinstance(value, (tuple, list)) and (isinstance(value, tuple) == (kind == "tuple"))
+        if not fits or len(value) != len(rest[0]):
+            return f"{what} is not a {kind} of {len(rest[0])}"
+        problems = (
+            input_problem(e, v, device_type, f"{what}[{i}]")
+            for i, (e, v) in enumerate(zip(rest[0], value, strict=True))
+        )
+        return next(filter(None, problems), "")
+    if kind == "dict":
+        if type(value) is not dict or list(value) != [key for key, _ in rest[0]]:
+            return f"{what} has other keys than those judged"
+        problems = (input_problem(e, value[key], device_type, f"{what}[{key!r}]") for key, e in rest[0])
+        return next(filter(None, problems), "")
+    now = describe(value)
+    return "" if now == rest[0] else f"{what} is {now[:80]}, judged with {rest[0][:80]}"
+
+
+def _tensor_problem(expected: list[Any], value: Any, device_type: str, what: str) -> str:
+    shape, dtype, strides = expected
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"{what} is a {type(value).__name__}, not a plain tensor"
+    if tuple(value.shape) != shape:
+        return f"{what} has shape {tuple(value.shape)}, judged with {shape}"
+    if str(value.dtype) != f"torch.{dtype}":
+        return f"{what} has dtype {str(value.dtype).removeprefix('torch.')}, judged with {dtype}"
+    if (tuple(value.stride()) if value.layout is torch.strided else None) != strides:
+        return f"{what} has other strides or another layout than those judged"
+    if value.device.type != device_type:
+        return f"{what} is on {value.device.type}, the kernel is for {device_type}"
+    if value.is_conj() or value.is_neg() or (strides is not None and value.data_ptr() % _ALIGNMENT):
+        return f"{what} is not aligned to {_ALIGNMENT} bytes, or a lazy conjugate"
+    return ""
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+class GuardBuilder:
+    """Collects terms of the expression."""
+
+    def __init__(self) -> None:
+        self._scope: dict[str, Any] = {
+            "equal": _equal,
+            "Tensor": torch.Tensor,
+            "Parameter": torch.nn.Parameter,
+            "is_grad_enabled": torch.is_grad_enabled,
+            "level": torch._C._functorch.maybe_current_level,
+            "autocast": torch._C._is_any_autocast_enabled,
+            "modes": torch._C._len_torch_dispatch_stack,
+            "tracing": torch._C._get_tracing_state,  # type: ignore[attr-defined]
+        }
+        self._terms: list[str] = []
+        self._settings: list[str] = []
+        self._tensors: list[str] = []
+
+    def _name(self, value: Any) -> str:
+        name = f"v{len(self._scope)}"
+        self._scope[name] = value
+        return name
+
+    def add_inputs(self, expected: Any, args: tuple[Any, ...], device: torch.device) -> None:
+        """Terms for the positional arguments `a0`, `a1`, ..."""
+        for number, item in enumerate(expected):
+            self._add_input(f"a{number}", item, args[number], device)
+
+    def _add_input(self, text: str, expected: Any, example: Any, device: torch.device) -> None:
+        kind, *rest = expected
+        if kind == "tensor":
+            _, _, strides = rest
+            self._tensors.append(text)
+            self._terms += [
+                f"({text}.__class__ is Tensor or {text}.__class__ is Parameter)",
+                f"{text}.dtype is {self._name(example.dtype)}",
+                f"{text}.shape == {self._name(example.shape)}",
+                f"{text}.device == {self._name(device)}",
+            ]
+            if strides is not None:
+                self._terms += [
+                    f"{text}.stride() == {self._name(strides)}",
+                    f"not {text}.data_ptr() & {_ALIGNMENT - 1}",
+                ]
+            if example.is_complex():
+                self._terms.append(f"not {text}.is_conj()")
+        elif kind in ("list", "tuple"):
+            self._terms += [f"isinstance({text}, {kind})", f"len({text}) == {len(rest[0])}"]
+            for index, item in enumerate(rest[0]):
+                self._add_input(f"{text}[{index}]", item, example[index], device)
+        elif kind == "dict":
+            self._terms += [f"{text}.__class__ is dict", f"len({text}) == {len(rest[0])}"]
+            for key, item in rest[0]:
+                self._add_input(f"{text}[{self._name(key)}]", item, example[key], device)
+        else:
+            name = self._name(example)
+            self._terms.append(f"({text} is {name} or equal({text}, {name}))")
+
+    def add_state(self, module: torch.nn.Module) -> None:
+        """Terms for parameters and buffers, submodules and hooks."""
+        hooks: list[Any] = []
+        seen: set[int] = set()
+        for path, part in module.named_modules():
+            for store in (part._parameters, part._buffers):
+                entries = {name: t for name, t in store.items() if t is not None}
+                if store:
+                    owner = self._name(store)
+                    self._terms.append(f"len({owner}) == {len(store)}")
+                for name, tensor in entries.items():
+                    self._add_tensor(f"{owner}[{name!r}]", tensor, seen)
+            if part._modules:
+                owner = self._name(part._modules)
+                self._terms.append(f"len({owner}) == {len(part._modules)}")
+                self._terms += [f"{owner}[{n!r}] is {self._name(m)}" for n, m in part._modules.items()]
+            if path:
+                hooks += [part._forward_hooks, part._forward_pre_hooks]
+                self._terms.append(f"'forward' not in {self._name(vars(part))}")
+        if hooks:
+            everywhere = torch.nn.modules.module
+            hooks += [everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks]
+            self._terms.append(f"not any({self._name(tuple(hooks))})")
+
+    def _add_tensor(self, access: str, tensor: torch.Tensor, seen: set[int]) -> None:
+        name = self._name(tensor)
+        self._terms.append(f"{access} is {name}")
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            self._tensors.append(name)
+            self._add_content(name, tensor)
+
+    def _add_content(self, name: str, tensor: torch.Tensor) -> None:
+        if tensor.layout is torch.strided:
+            self._terms.append(f"{name}.data_ptr() == {tensor.data_ptr()}")
+        if not tensor.is_inference():
+            self._terms.append(f"{name}._version == {tensor._version}")
+
+    def add_settings(self, reads: Reads) -> None:
+        """Terms for what the forward pass reads beside inputs and state."""
+        done: set[int] = set()
+        for setting in reads.settings.values():
+            owner, value = self._name(setting.owner), setting.value()
+            if value is ABSENT:
+                term = f"{setting.name!r} not in {owner}"
+                self._settings.append(
+                    term if setting.is_namespace else f"not hasattr({owner}, {setting.name!r})"
+                )
+                continue
+            text = f"{owner}[{setting.name!r}]" if setting.is_namespace else f"{owner}.{setting.name}"
+            self._add_value(text, value, done, 4)
+
+    def _add_value(self, text: str, value: Any, done: set[int], depth: int) -> None:
+        name = self._name(value)
+        if isinstance(value, _IMMUTABLE):
+            self._settings.append(f"({text} is {name} or equal({text}, {name}))")
+            return
+        if isinstance(value, (tuple, list, dict, set)):
+            snapshot = self._name(copy.copy(value))
+            self._settings.append(f"equal({text}, {snapshot})")
+        else:
+            self._settings.append(f"{text} is {name}")
+        if id(value) not in done and depth:
+            done.add(id(value))
+            self._add_contents(name, value, done, depth)
+
+    def _add_contents(self, name: str, value: Any, done: set[int], depth: int) -> None:
+        """Terms for what is inside of an object that can change."""
+        if isinstance(value, torch.Tensor):
+            before, self._terms = self._terms, []
+            self._add_content(name, value)
+            self._settings, self._terms = self._settings + self._terms, before
+            return
+        if isinstance(value, (types.FunctionType, types.ModuleType, type, torch.nn.Module)):
+            return
+        inner: list[Any] = []
+        if isinstance(value, (tuple, list, set)):
+            inner = list(value)
+        elif isinstance(value, dict):
+            inner = list(value.values())
+        elif hasattr(value, "__dict__") and len(vars(value)) <= 1000:
+            content = self._name(dict(vars(value)))
+            self._settings.append(f"vars({name}) == {content}")
+            inner = list(vars(value).values())
+        for item in inner[:1000]:
+            if not isinstance(item, _IMMUTABLE) and id(item) not in done:
+                self._add_value(self._name(item), item, done, depth - 1)
+
+    def build_settings_check(self) -> Callable[[], bool]:
+        """The check of the settings alone."""
+        text = f"def check():\n    try:\n        return {' and '.join(self._settings) or 'True'}\n"
+        exec(f"{text}    except Exception:\n        return False\n", self._scope)
+        return self._scope["check"]  # type: ignore[no-any-return]
+
+    def build(self, spec: KernelSpec) -> Check:
+        """The check of a call: a function of its arguments."""
+        count = len(spec.inputs[1])
+        names = [f"a{number}" for number in range(count)]
+        grads = " or ".join(f"{tensor}.requires_grad" for tensor in self._tensors) or "False"
+        context = [
+            f"(not is_grad_enabled() or not ({grads}))",
+            "level() is None",
+            "not autocast()",
+            "not modes()",
+            "tracing() is None",
+        ]
+        unpack = f"        {', '.join(names)}, = args\n" if names else ""
+        terms = " and ".join([*self._terms, *context, *self._settings])
+        text = (
+            "def check(args):\n"
+            f"    if len(args) != {count}:\n        return False\n"
+            "    try:\n"
+            f"{unpack}        return {terms}\n"
+            "    except Exception:\n        return False\n"
+        )
+        exec(compile(text, "<kernelpro guards>", "exec", dont_inherit=True), self._scope)
+        return self._scope["check"]  # type: ignore[no-any-return]
+
+
+def settings_check(reads: Reads) -> Callable[[], bool]:
+    """A function that tells whether the settings are still those that were read."""
+    builder = GuardBuilder()
+    builder.add_settings(reads)
+    return builder.build_settings_check()

@@ -1,0 +1,422 @@
+"""`OptimizedModule`: a module that runs a kernel where it was verified, and its own forward pass elsewhere.
+
+An optimized module is an instance of a class derived from the reference's class. It shares the whole
+`__dict__` of the module that it was made from, so parameters, buffers, submodules, hooks, attributes and
+modes are not copies: they are the same. Only the forward pass differs:
+
+1. The guards (`guards.py`) check the call. If they hold, the kernel runs.
+2. Else the slow path looks for the reason. If there is one, the reference runs, first with a warning.
+3. Else the kernel is bound: the reference runs once on these inputs, recorded (`reads.py`). Its settings are
+   compared with those that were judged, the kernel is created with the module's parameters, its output is
+   compared with the reference's, and new guards are generated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernelpro.dropin import calls, guards, reads
+from kernelpro.dropin.kernel import KernelFactory, KernelUnavailable
+from kernelpro.dropin.spec import describe, named_state, relative_error, state_signature, tensors_of
+
+_MAX_BINDS, _MIN_CALLS_PER_BIND = 16, 4
+"""After so many binds, the kernel must have served so many calls for each: a bind costs milliseconds."""
+
+
+class FallbackWarning(UserWarning):
+    """A call was served by the reference instead of the kernel."""
+
+
+class FallbackError(RuntimeError):
+    """The same, of a module that is strict."""
+
+
+class Stats:
+    """Calls of an optimized module, by who served them."""
+
+    def __init__(self) -> None:
+        self.kernel = 0
+        """Calls that the kernel served."""
+        self.reasons: Counter[str] = Counter()
+        """Calls that the reference served, by reason."""
+
+    @property
+    def fallback(self) -> int:
+        """Calls that the reference served."""
+        return self.reasons.total()
+
+    def __repr__(self) -> str:
+        why = "; ".join(f"{count}x {reason}" for reason, count in self.reasons.most_common())
+        return f"Stats(kernel={self.kernel}, fallback={self.fallback}{f': {why}' if why else ''})"
+
+
+class _Binding:
+    """The state of one optimized module beside its `__dict__`."""
+
+    def __init__(self, factory: KernelFactory, strict: bool):
+        self.factory, self.strict, self.stats = factory, strict, Stats()
+        self.check: Callable[[tuple[Any, ...]], bool] = _never
+        self.settings_hold: Callable[[], bool] = lambda: False
+        self.call: Any = None
+        self.failure = ""
+        """Why the kernel will not be tried again."""
+        self.failed_state: Any = None
+        """The versions of the state for which a kernel failed: with others it may work."""
+        self.mismatch: tuple[Callable[[], bool], str] | None = None
+        """Settings that were not judged: a check whether they still hold, and the reason."""
+        self.has_warned = False
+        self.binds = 0
+
+
+def _never(args: tuple[Any, ...]) -> bool:
+    return False
+
+
+class OptimizedModule(torch.nn.Module):
+    """Base of the classes that `optimized_class` makes."""
+
+    __slots__ = ("_kernelpro",)
+    _kernelpro: _Binding
+    _kernelpro_factory: KernelFactory
+    _kernelpro_base: type[torch.nn.Module]
+
+    def __init__(self, *args: Any, **named: Any):
+        super().__init__(*args, **named)
+        _attach(self, type(self)._kernelpro_factory, strict=False)
+
+    @classmethod
+    def from_module(cls, module: torch.nn.Module, strict: bool = False) -> Any:
+        """An optimized module that shares everything with `module`. `strict`: raise where the kernel cannot
+        serve a call."""
+        return optimize_module(module, cls._kernelpro_factory, strict)
+
+    @property
+    def stats(self) -> Stats:
+        """Calls that the kernel served, calls that the reference served, and why."""
+        return self._kernelpro.stats
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """The kernel's outputs where it was verified, else the reference's."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._forward_traced(args, named)
+        binding = self._kernelpro
+        if not named and binding.check(args):
+            binding.stats.kernel += 1
+            return binding.call(*args)
+        return self._forward_checked(args, named)
+
+    # --- the slow path -----------------------------------------------------------------------------------
+
+    def _forward_checked(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        binding = self._kernelpro
+        if torch.compiler.is_compiling():  # torch.export without Dynamo
+            return self._forward_traced(args, named)
+        positional = _positional(type(self)._kernelpro_base, binding.factory, args, named)
+        if positional is None:
+            return self._fall_back("keyword arguments that were not judged", args, named)
+        if binding.check(positional):
+            binding.stats.kernel += 1
+            return binding.call(*positional)
+        if reason := self._problem(positional):
+            return self._fall_back(reason, args, named)
+        reason, output = self._bind(positional)
+        if reason:
+            return self._fall_back(reason, args, named, output)
+        binding.stats.kernel += 1
+        return output
+
+    def _fall_back(
+        self, reason: str, args: tuple[Any, ...], named: dict[str, Any], output: Any = None
+    ) -> Any:
+        """The reference's output, computed here unless it is given. Warns once; raises if strict."""
+        binding = self._kernelpro
+        text = (
+            f"{type(self).__name__} runs the reference instead of the {binding.factory.spec.noun}: {reason}"
+        )
+        if binding.strict:
+            raise FallbackError(text)
+        binding.stats.reasons[reason] += 1
+        if not binding.has_warned:
+            binding.has_warned = True
+            warnings.warn(text, FallbackWarning, stacklevel=6)
+        return super().forward(*args, **named) if output is None else output
+
+    def _problem(self, args: tuple[Any, ...]) -> str:
+        """Why the kernel cannot serve this call, as far as that is known without running anything."""
+        binding, spec = self._kernelpro, self._kernelpro.factory.spec
+        if binding.failure:
+            return binding.failure
+        if reason := guards.call_context_problem(spec.target):
+            return reason
+        names = spec.parameter_names
+        if len(args) != len(spec.inputs[1]):
+            return f"{len(args)} inputs, judged with {len(spec.inputs[1])}"
+        for number, (expected, value) in enumerate(zip(spec.inputs[1], args, strict=True)):
+            what = names[number] if number < len(names) else f"input {number}"
+            if reason := guards.input_problem(expected, value, spec.target, what):
+                return reason
+        state = named_state(self)
+        if reason := _state_problem(spec.state, state_signature(self)):
+            return reason
+        tensors = [*tensors_of(list(args)), *(t for _, t in state)]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return "gradients are required: call it under torch.no_grad()"
+        if len({t.device for t in tensors}) > 1:
+            return "inputs and parameters are on different devices"
+        if tensors and tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return "a CUDA graph is captured before the kernel is ready: call the module once before"
+        for path, part in self.named_modules():
+            if path and (part._forward_hooks or part._forward_pre_hooks):
+                return f"{path} has forward hooks, which the kernel would not call"
+        if binding.mismatch is not None and binding.mismatch[0]():
+            return binding.mismatch[1]
+        if binding.failed_state is not None and binding.failed_state[0] == _versions(state):
+            return str(binding.failed_state[1])
+        return ""
+
+    @torch.no_grad()
+    def _bind(self, args: tuple[Any, ...]) -> tuple[str, Any]:
+        """Create the kernel for the module as it is now and verify it on these inputs.
+
+        Returns an empty string and the kernel's output, or the reason for a failure and the reference's output:
+        a forward pass with side effects runs once.
+        """
+        binding, factory = self._kernelpro, self._kernelpro.factory
+        binding.binds += 1
+        if binding.binds > _MAX_BINDS and binding.stats.kernel < _MIN_CALLS_PER_BIND * binding.binds:
+            binding.failure = (
+                "parameters or settings change between calls: each change binds the kernel again"
+            )
+            return binding.failure, None
+        state = named_state(self)
+        before = _versions(state), _versions(list(enumerate(tensors_of(list(args)))))
+        attributes = [(vars(part), dict(vars(part))) for part in self.modules()]
+        with reads.recording(self) as read:
+            expected = super().forward(*args)
+        if reason := _settings_problem(factory.spec.settings, read.describe()):
+            binding.mismatch = guards.settings_check(read), reason
+            return reason, expected
+        after = _versions(state), _versions(list(enumerate(tensors_of(list(args)))))
+        if after != before or any(_has_changed(now, then) for now, then in attributes):
+            binding.failure = (
+                "the forward pass changes its inputs or its own state, which the kernel does not"
+            )
+            return binding.failure, expected
+        leaves = tensors_of(list(args))
+        device = next(
+            (t.device for t in (*leaves, *(t for _, t in state))), torch.device(factory.spec.target)
+        )
+        try:
+            kernel = factory.create(self, device)
+            call, output = calls.bind_call(kernel, args, expected, [t for _, t in state], device)
+            error = relative_error(output, expected)
+        except KernelUnavailable as problem:
+            return self._fail(f"the {factory.spec.noun} is not available: {problem}", state), expected
+        except Exception as problem:  # the kernel's own code may raise anything
+            return self._fail(f"{type(problem).__name__}: {str(problem)[:300]}", state), expected
+        if not error <= max(factory.spec.limit, 1e-2):
+            size = "another structure" if error == float("inf") else f"a relative error of {error:.1e}"
+            return self._fail(f"the first output of the {factory.spec.noun} has {size}", state), expected
+        builder = guards.GuardBuilder()
+        builder.add_inputs(factory.spec.inputs[1], args, device)
+        builder.add_state(self)
+        builder.add_settings(read)
+        binding.check, binding.settings_hold = builder.build(factory.spec), guards.settings_check(read)
+        binding.call = call
+        return "", output
+
+    def _fail(self, reason: str, state: list[tuple[str, torch.Tensor]]) -> str:
+        self._kernelpro.failed_state = _versions(state), reason
+        return reason
+
+    # --- compilers ---------------------------------------------------------------------------------------
+
+    def _forward_traced(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The forward pass that torch.compile and torch.export see: the operator of the kernel.
+
+        The reference is traced too. Its result is dead code, which compilers remove, but the compiler guards
+        everything that it reads, and traces again if one of that changes.
+        """
+        if torch.compiler.is_exporting() and not named and self._is_traceable():
+            output = type(self)._kernelpro_traced(self, args)  # type: ignore[attr-defined]
+            if output is not None:
+                return output  # an exported program has no guards
+        expected = super().forward(*args, **named)
+        if named or not self._is_traceable():
+            return expected
+        output = type(self)._kernelpro_traced(self, args)  # type: ignore[attr-defined]
+        return expected if output is None else output
+
+    def _is_traceable(self) -> bool:
+        """Whether the kernel can serve this module with its present settings. Evaluated while compiling."""
+        binding, spec = self._kernelpro, self._kernelpro.factory.spec
+        if binding.failure or _state_problem(spec.state, state_signature(self)):
+            return False
+        if binding.call is not None and binding.settings_hold():
+            return True
+        tensors = [t for _, t in named_state(self)]
+        if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors):
+            self._warn_untraced("call the module once before torch.export")
+            return False
+        device = tensors[0].device if tensors else torch.device(spec.target)
+        if device.type != spec.target:
+            return False
+        inputs = calls.example_of(spec.inputs, device)
+        reason, _ = self._bind(inputs)
+        if reason:
+            self._warn_untraced(reason)
+        return not reason
+
+    _is_traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _warn_untraced(self, reason: str) -> None:
+        text = f"{type(self).__name__} compiles the reference instead of the kernel: {reason}"
+        if self._kernelpro.strict:
+            raise FallbackError(text)
+        self._kernelpro.stats.reasons[reason] += 1
+        if not self._kernelpro.has_warned:
+            self._kernelpro.has_warned = True
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+
+    # --- copies ------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # type: ignore[no-untyped-call]
+        is_default = isinstance(state, tuple) and len(state) == 2 and "_kernelpro" in (state[1] or ())
+        return dict(vars(self)) if is_default else state
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        binding, base = self._kernelpro, type(self)._kernelpro_base
+        arguments = binding.factory, getattr(base, "_kernelpro_function", base), binding.strict
+        return binding.factory.recreate or recreate, arguments, self.__getstate__()
+
+
+def recreate(factory: KernelFactory, base: Any, strict: bool) -> Any:
+    """An optimized module without state, for pickle and copy."""
+    cls = optimized_class(base if isinstance(base, type) else function_class(base), factory)
+    module = cls.__new__(cls)
+    _attach(module, factory, strict)
+    return module
+
+
+def optimized_class(base: type[torch.nn.Module], factory: KernelFactory) -> Any:
+    """A class derived from `base` whose instances run the kernel. Its constructor is that of `base`."""
+    content: dict[str, Any] = {
+        "_kernelpro_factory": factory,
+        "_kernelpro_base": base,
+        "_kernelpro_traced": staticmethod(calls.traced_call(factory)),
+        "__module__": base.__module__,
+        "__doc__": f"{base.__name__} with a {factory.spec.noun} in front of it.\n\n{base.__doc__ or ''}",
+    }
+    return type(f"Optimized{base.__name__}", (OptimizedModule, base), content)
+
+
+def function_class(function: Any) -> type[torch.nn.Module]:
+    """A class of modules without parameters whose forward pass is a function."""
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    forward.__signature__ = inspect.Signature([own, *parameters])  # type: ignore[attr-defined]
+    content = {"forward": forward, "_kernelpro_function": staticmethod(function)}
+    return type(function.__name__, (torch.nn.Module,), content | {"__module__": function.__module__})
+
+
+def optimize_module(module: torch.nn.Module, factory: KernelFactory, strict: bool = False) -> Any:
+    """An optimized module that shares everything with `module`: parameters, buffers, attributes, hooks."""
+    base = type(module)
+    if isinstance(module, OptimizedModule):
+        base = type(module)._kernelpro_base
+    if not issubclass(base, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(f"a {type(module).__name__} cannot be optimized: give an nn.Module")
+    cls = optimized_class(base, factory)
+    optimized = cls.__new__(cls)
+    optimized.__dict__ = module.__dict__
+    _attach(optimized, factory, strict)
+    return optimized
+
+
+def problem_with(module: torch.nn.Module, factory: KernelFactory) -> str:
+    """Why a kernel cannot serve a module, as far as its parameters show; empty if it can."""
+    return _state_problem(factory.spec.state, state_signature(module))
+
+
+def _attach(module: Any, factory: KernelFactory, strict: bool) -> None:
+    object.__setattr__(module, "_kernelpro", _Binding(factory, strict))
+
+
+def _positional(
+    base: type[torch.nn.Module], factory: KernelFactory, args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...] | None:
+    """The call as it was judged, with positional arguments only; None if that is not possible."""
+    count = len(factory.spec.inputs[1])
+    if not named and len(args) == count:
+        return args
+    try:
+        bound = inspect.signature(base.forward).bind(None, *args, **named)
+    except (TypeError, ValueError):
+        return args if not named else None
+    given = bound.args[1:]
+    if bound.kwargs:
+        return None
+    parameters = list(inspect.signature(base.forward).parameters.values())[1:]
+    while (
+        len(given) > count
+        and len(given) <= len(parameters)
+        and given[-1] is parameters[len(given) - 1].default
+    ):
+        given = given[:-1]
+    while (
+        len(given) < count
+        and len(given) < len(parameters)
+        and parameters[len(given)].default is not inspect.Parameter.empty
+    ):
+        given = (*given, parameters[len(given)].default)
+    return given
+
+
+def _versions(tensors: list[Any]) -> list[Any]:
+    """A value that changes whenever one of the named tensors is written, moved or replaced."""
+    return [
+        (name, id(t), t.data_ptr() if t.layout is torch.strided else 0, 0 if t.is_inference() else t._version)
+        for name, t in tensors
+    ]
+
+
+def _has_changed(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether attributes of a module were set to other values."""
+    return now.keys() != before.keys() or any(
+        now[name] is not value and describe(now[name]) != describe(value) for name, value in before.items()
+    )
+
+
+def _state_problem(judged: dict[str, Any], present: dict[str, Any]) -> str:
+    for name in judged.keys() | present.keys():
+        if judged.get(name) != present.get(name):
+            now, before = (
+                f"{s[1]} {list(s[0])}" if s else "absent" for s in (present.get(name), judged.get(name))
+            )
+            return f"{name} is {now}, judged with {before}"
+    return ""
+
+
+def _settings_problem(judged: dict[str, str], present: dict[str, str]) -> str:
+    """The first setting that differs from what was judged. What a compiler-made reference did not read, and
+    this one does, differs too."""
+    for name in sorted(present):
+        before, now = judged.get(name), present[name]
+        if before == now:
+            continue
+        if name.startswith("code of "):
+            return f"the {name} is not what was judged"
+        judged_with = before[:100] if before else "a forward pass that does not read it"
+        return f"{name} is {now[:100]}, judged with {judged_with}"
+    return ""

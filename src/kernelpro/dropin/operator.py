@@ -1,0 +1,107 @@
+"""The kernel as a torch operator: torch.compile and torch.export keep it as one node of their graphs.
+
+The operator takes the inputs and the reference's parameters and buffers. It keeps the kernels that it creates
+for them, by address and version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from kernelpro.dropin.kernel import KernelFactory
+from kernelpro.dropin.spec import tensors_of
+
+_MAX_KERNELS = 256
+"""Sets of parameters whose kernels are kept: one for each layer of a large model."""
+_ALIGNMENT = 64
+SCOPE = {"torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan")}
+"""What the descriptions of plain values refer to."""
+
+
+def fit_strides(value: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """The tensor, or a copy with these strides."""
+    if strides is None or value.layout is not torch.strided or value.stride() == strides:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def leaf_signatures(expected: Any) -> list[Any]:
+    """The signatures of the tensors in a signature, in order."""
+    kind, *rest = expected
+    if kind == "tensor":
+        return [expected]
+    if kind in ("list", "tuple"):
+        return [leaf for item in rest[0] for leaf in leaf_signatures(item)]
+    return [leaf for _, item in rest[0] for leaf in leaf_signatures(item)] if kind == "dict" else []
+
+
+def rebuild(expected: Any, leaves: list[str]) -> str:
+    """Python text that builds a value of this signature from the texts of its tensors."""
+    kind, *rest = expected
+    if kind == "tensor":
+        return leaves.pop(0)
+    if kind in ("list", "tuple"):
+        items = "".join(f"{rebuild(item, leaves)}, " for item in rest[0])
+        return f"[{items}]" if kind == "list" else f"({items})"
+    if kind == "dict":
+        return "{" + "".join(f"{key!r}: {rebuild(item, leaves)}, " for key, item in rest[0]) + "}"
+    return str(rest[0])
+
+
+class KernelOperator:
+    """`torch.ops.kernelpro.NAME(inputs, state) -> outputs` of a kernel."""
+
+    def __init__(self, factory: KernelFactory):
+        self._factory = factory
+        self._kernels: OrderedDict[Any, Any] = OrderedDict()
+        spec = factory.spec
+        self._outputs = leaf_signatures(spec.outputs)
+        inputs = leaf_signatures(spec.inputs)
+        text = rebuild(spec.inputs, [f"leaves[{number}]" for number in range(len(inputs))])
+        self._arguments = eval(f"lambda leaves: {text}", dict(SCOPE))
+        name = f"kernelpro::{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name).lower()}_{spec.digest}"
+
+        def call(inputs: list[torch.Tensor], state: list[torch.Tensor]) -> list[torch.Tensor]:
+            return self._call(inputs, state)
+
+        def fake(inputs: list[torch.Tensor], state: list[torch.Tensor]) -> list[torch.Tensor]:
+            device = (inputs or state)[0].device
+            return [
+                torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
+                for _, shape, dtype, strides in self._outputs
+            ]
+
+        schema = "(Tensor[] inputs, Tensor[] state) -> Tensor[]"
+        self.operator = torch.library.custom_op(name, call, mutates_args=(), schema=schema)
+        self.operator.register_fake(fake)
+
+    def _call(self, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> list[torch.Tensor]:
+        kernel = self._kernel(inputs, state)
+        aligned = [t.clone() if t.data_ptr() % _ALIGNMENT else t for t in inputs]
+        with torch.no_grad():
+            outputs = tensors_of(kernel(*self._arguments(aligned)))
+        taken = {t.untyped_storage().data_ptr() for t in (*aligned, *state)}
+        results = []
+        for output, (_, _, _, strides) in zip(outputs, self._outputs, strict=True):
+            fitting = fit_strides(output, strides)
+            results.append(fitting.clone() if fitting.untyped_storage().data_ptr() in taken else fitting)
+            taken.add(results[-1].untyped_storage().data_ptr())
+        return results
+
+    def _kernel(self, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> Any:
+        """The kernel for these parameters, which are kept with it: no other tensor gets their address."""
+        device = (inputs or state)[0].device
+        key = (device, *(t.data_ptr() for t in state))
+        versions = [0 if t.is_inference() else t._version for t in state]
+        found = self._kernels.get(key)
+        if found is None or found[0] != versions:
+            tensors = [t.detach() for t in state]
+            named = dict(zip(self._factory.spec.state, tensors, strict=True))
+            found = self._kernels[key] = versions, self._factory.create_with(named, device), tensors
+            while len(self._kernels) > _MAX_KERNELS:
+                self._kernels.popitem(last=False)
+        return found[1]
