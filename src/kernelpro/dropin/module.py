@@ -184,8 +184,8 @@ class OptimizedModule(torch.nn.Module):
     def _bind(self, args: tuple[Any, ...]) -> tuple[str, Any]:
         """Create the kernel for the module as it is now and verify it on these inputs.
 
-        Returns an empty string and the kernel's output, or the reason for a failure and the reference's output:
-        a forward pass with side effects runs once.
+        Returns an empty string and the kernel's output, or the reason for a failure and the reference's
+        output: a forward pass with side effects runs once.
         """
         binding, factory = self._kernelpro, self._kernelpro.factory
         binding.binds += 1

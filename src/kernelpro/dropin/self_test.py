@@ -13,16 +13,23 @@ from kernelpro.dropin.exported import ExportedKernel
 from kernelpro.dropin.spec import map_tensors, relative_error, tensors_of
 
 
-@torch.no_grad()
 def run_self_test(exported: ExportedKernel) -> int:
     """Exit code 0: the kernel is correct; 1: it is not; 77: it cannot run here."""
-    spec = exported.spec
-    if spec.target == "cuda" and not torch.cuda.is_available():
+    if exported.spec.target == "cuda" and not torch.cuda.is_available():
         print("self-test skipped: this kernel is for an NVIDIA GPU, and torch sees none here")
         return 77
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        failures = _failures(exported)
+    print("\n".join(f"FAILED: {failure}" for failure in failures) or "self-test passed")
+    return 1 if failures else 0
+
+
+def _failures(exported: ExportedKernel) -> list[str]:
+    spec = exported.spec
     torch.manual_seed(0)
-    warnings.simplefilter("ignore", UserWarning)
-    reference, failures = exported.build_reference().to(spec.target), []
+    reference = exported.build_reference().to(spec.target)
+    failures: list[str] = []
     for t in reference.parameters():  # a bias of zeros would hide that a kernel ignores it
         if t.is_floating_point() and bool((t == t.flatten()[:1]).all()):
             t.add_(0.1 * torch.randn_like(t))
@@ -45,8 +52,7 @@ def run_self_test(exported: ExportedKernel) -> int:
         ours, theirs = (_median_ms(lambda: m(*inputs), spec.target) for m in (model, reference))  # noqa: B023
         times = f"{spec.noun} {ours:.4f} ms, reference {theirs:.4f} ms"
         print(f"medians: {times}, {theirs / ours:.2f}x (eager, warm cache)")
-    print("\n".join(f"FAILED: {failure}" for failure in failures) or "self-test passed")
-    return 1 if failures else 0
+    return failures
 
 
 def _test_other_batch(model: Any, reference: Any, inputs: Any, limit: float) -> list[str]:
