@@ -18,6 +18,7 @@ from quantised import Quantised
 from quick_judge import QuickJudge
 
 from kernelpro import api
+from kernelpro.api import judging
 from kernelpro.engine.store import RunStore
 from kernelpro.lab.tasks import parameters
 from kernelpro.records import BadInput, Candidate, Options, Status, Task
@@ -184,9 +185,9 @@ def test_an_author_that_does_not_exist_is_named_as_a_parameter(tmp_path: Path) -
 
 
 def test_one_baseline_need_not_be_a_list() -> None:
-    assert "max_autotune" in api._add_baselines(Options(), "max_autotune").baselines
+    assert "max_autotune" in judging.add_baselines(Options(), "max_autotune").baselines
     with pytest.raises(BadInput, match="baseline cublas: not one of"):
-        api._add_baselines(Options(), "cublas")
+        judging.add_baselines(Options(), "cublas")
 
 
 def test_tied_weights_fit_one_name_or_both() -> None:

@@ -166,7 +166,14 @@ def python_page() -> str:
     """The page of the Python interface."""
     lines = ["# Python", "", NOTICE, ""]
     lines += ["Bad input raises `kernelpro.records.BadInput` with one line: what, where, what to do."]
-    for function in (kernelpro.optimize, kernelpro.judge, load_task):
+    for function in (
+        kernelpro.optimize,
+        kernelpro.patch,
+        kernelpro.export,
+        kernelpro.judge,
+        kernelpro.profile,
+        load_task,
+    ):
         lines += [f"\n## {function.__name__}\n", "```text"]
         parameters = inspect.signature(function).parameters.values()
         lines += [f"{function.__name__}(", *(f"    {parameter}," for parameter in parameters), ")", "```\n"]
@@ -176,6 +183,7 @@ def python_page() -> str:
     for name, value in vars(OptimizationResult).items():
         if isinstance(value, property):
             lines.append(f"| `{name}` | {' '.join((value.__doc__ or '').split())} |")
+    lines += ["\n### module\n", prose(OptimizationResult.module.__doc__ or "")]
     for kind in (records.Options, records.Limits):
         lines += record(kind)
     return "\n".join(lines).rstrip() + "\n"

@@ -190,7 +190,7 @@ def profile(
 
         def run(stops: Stops) -> ProfileResult:
             return ProfileResult(
-                *asyncio.run(profiling.profile(submit, spec, registry(), TrackRecord.load()))
+                *asyncio.run(profiling.profile(submit, spec, registry().values(), TrackRecord.load()))
             )
 
         return beside_any_loop(run)
