@@ -69,9 +69,8 @@ def microseconds(call: Callable[[], object]) -> float:
 def main(device: str) -> None:
     """Print the table."""
     print(f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}")
-    print(
-        "| module | parameters | kernel, us | drop-in, us | difference | check, us |\n|---|---|---|---|---|---|"
-    )
+    print("| module | parameters | kernel, us | drop-in, us | difference | check, us |")
+    print("|---|---|---|---|---|---|")
     for module in (Norm(), Mlp(), nn.TransformerEncoderLayer(64, 4, batch_first=True)):
         module, x = module.eval().to(device), torch.randn(4, 8, 64, device=device)
         with reads.recording(module) as read:
