@@ -63,6 +63,7 @@ TOGETHER = (
     "lab/profile/test_sanitizer.py",
     "lab/profile/test_timeline",
     "lab/test_builds.py",
+    "lab/test_compilation.py",
     "lab/test_sandbox.py",
     "lab/test_extensions.py",
     "lab/test_give_up_limit.py",

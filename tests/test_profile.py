@@ -206,7 +206,7 @@ def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: Job
         Task.from_file(BAD / "task.py"),
         Candidate.from_file(BAD / name),
         "cpu",
-        Options(build_timeout=6.0),
+        Options(call_timeout=6.0),
     )
     result = worker.run(job)
     assert result.profile is None and f"{name} cannot be profiled {message}" in (result.error or "")

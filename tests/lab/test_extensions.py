@@ -1,4 +1,5 @@
-"""Extensions that torch builds (`load_inline`): what is missing or wrong is said first, without pages of commands."""
+"""Extensions that torch builds (`load_inline`, `load`): built once and ahead, whenever a candidate asks for them; what is
+missing or wrong comes first, without pages of commands."""
 
 from __future__ import annotations
 
@@ -82,6 +83,106 @@ def test_the_reason_begins_with_the_compilers_first_error(quick_judge: QuickJudg
         assert verdict.status is Status.BUILD_FAILED, verdict.reason
         assert verdict.reason.startswith("own/main.cpp:") and "error:" in verdict.reason.splitlines()[0]
         assert "two" in verdict.reason.splitlines()[0]
+
+
+TANH = r"""
+#include <Python.h>
+#include <math.h>
+static PyObject* apply(PyObject*, PyObject* arguments) {
+    long long x, y, n;
+    if (!PyArg_ParseTuple(arguments, "LLL", &x, &y, &n)) return nullptr;
+    for (long long i = 0; i < n; ++i) ((float*)y)[i] = tanhf(((float*)x)[i]) * FACTOR;
+    Py_RETURN_NONE;
+}
+static PyMethodDef methods[] = {{"apply", apply, METH_VARARGS, ""}, {}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "own", "", -1, methods};
+PyMODINIT_FUNC PyInit_own() { return PyModule_Create(&definition); }
+"""
+"""An extension without torch's headers, which take most of a minute to compile."""
+INLINE = """
+def build():
+    from torch.utils.cpp_extension import load_inline
+    return load_inline("own", cpp_sources="#define FACTOR 1" + SOURCE, no_implicit_headers=True, use_pch=True)
+"""
+FROM_FILES = """
+def build():
+    import tempfile
+    from pathlib import Path
+    from torch.utils import cpp_extension
+    folder = Path(tempfile.mkdtemp())
+    (folder / "factor.h").write_text("#define FACTOR 1")
+    (folder / "own.cpp").write_text('#include "factor.h"' + SOURCE)
+    return cpp_extension.load("own", str(folder / "own.cpp"), build_directory=str(folder))
+"""
+PLACES = {
+    "at import": ("extension = build()", "pass", "extension"),
+    "in the constructor": ("", "self.extension = build()", "self.extension"),
+    "in forward": ("extension = None", "pass", "build()"),
+}
+MODEL = """
+import os, torch
+BUILT_AHEAD = [name for name in os.listdir(os.environ["KERNELPRO_BUILD_DIR"]) if name.endswith(".so")]
+{at_import}
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {in_constructor}
+    def forward(self, x):
+        extension = {extension}
+        assert len(BUILT_AHEAD) == 1, "it was built again"
+        y = torch.empty_like(x)
+        extension.apply(x.data_ptr(), y.data_ptr(), x.numel())
+        return y
+"""
+
+
+@pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
+@pytest.mark.parametrize(
+    ("build", "place"), [*((INLINE, place) for place in PLACES), (FROM_FILES, "in the constructor")]
+)
+def test_an_extension_is_built_once_and_ahead(build: str, place: str, quick_judge: QuickJudge) -> None:
+    at_import, in_constructor, extension = PLACES[place]
+    model = MODEL.format(at_import=at_import, in_constructor=in_constructor, extension=extension)
+    candidate = Candidate(f"SOURCE = {TANH!r}\n{build}{model}")
+    verdict = quick_judge.judge(TASK, candidate, disabled_tripwires=("python",))
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+REUSED = """
+import os
+from kernelpro.lab.sandbox.extensions import reuse_by_content
+reuse_by_content()
+SOURCE = {source!r}
+{build}
+build()
+"""
+
+
+@pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
+def test_libraries_are_found_by_content_alone(tmp_path: Path) -> None:
+    """In another folder, without a compiler; other sources and other headers are not taken for the same."""
+
+    def build(text: str, home: str, **environment: str) -> bool:
+        (tmp_path / home).mkdir(exist_ok=True)
+        folders = {name: str(tmp_path / home) for name in ("HOME", "TMPDIR", "TORCH_EXTENSIONS_DIR")}
+        paths = {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "KERNELPRO_BUILD_DIR": str(store)}
+        command = [sys.executable, "-c", REUSED.format(source=TANH, build=text)]
+        done = subprocess.run(
+            command,
+            env=os.environ | folders | paths | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done.returncode == 0
+
+    store = tmp_path / "store"
+    store.mkdir()
+    assert build(INLINE, "one") and build(FROM_FILES, "one") and len(list(store.glob("*.so"))) == 2
+    assert build(INLINE, "two", PATH="/nonexistent") and build(FROM_FILES, "two", PATH="/nonexistent")
+    for text in (INLINE, FROM_FILES):
+        assert not build(text.replace("FACTOR 1", "FACTOR 2"), "two", PATH="/nonexistent")
+    assert not build(INLINE, "two", PATH="/nonexistent", TORCH_CUDA_ARCH_LIST="8.0")
 
 
 @pytest.mark.skipif(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
-from kernelpro.records import Mode, Objective, Precision, RunConfig, Target
+from kernelpro.records import Mode, Objective, Options, Precision, RunConfig, Target
 
 T = TypeVar("T")
 
@@ -164,6 +164,20 @@ class JudgeEffortOptions:
             max=1,
         ),
     ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeoutOptions:
+    """Time limits of a candidate."""
+
+    timeout: Annotated[
+        float,
+        option("Seconds that a call, an import or a constructor may take.", MEASUREMENT, min=0.1),
+    ] = Options.call_timeout
+    build_timeout: Annotated[
+        float,
+        option("Seconds that compilers may run, ahead of time or in the first call.", MEASUREMENT, min=0.1),
+    ] = Options.build_timeout
 
 
 @dataclass(frozen=True, kw_only=True)

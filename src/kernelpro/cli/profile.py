@@ -30,7 +30,9 @@ def profile_candidate(options: ProfileOptions) -> int:
         task=load_task(options.task, mode=options.mode, precision=options.precision),
         candidate=candidate,
         target=options.target,
-        options=Options(sandbox=options.sandbox),
+        options=Options(
+            sandbox=options.sandbox, call_timeout=options.timeout, build_timeout=options.build_timeout
+        ),
         references=tuple(name.value for name in options.compare),
         tracer=options.tracer,
         all_counters=options.all_counters,

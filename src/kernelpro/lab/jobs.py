@@ -21,6 +21,7 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.device_properties import device_properties
 from kernelpro.lab.profile.sanitizer import is_memory_fault, locate_error
+from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.builds import Builds, has_artifacts
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -282,6 +283,7 @@ class JobRunner:
             )
             profile = Collector(bench, candidate, self._reporter(job)).collect(job.profile_request, earlier)
         except CandidateRejected as error:
+            health.check_device(bench.target)
             raise BadInput(f"{candidate.name} cannot be profiled ({error.status}): {error.reason}") from None
         self._last_profile = (candidate.id, profile) if earlier is None else self._last_profile
         return profile

@@ -143,8 +143,10 @@ class Options(Record):
     """Smallest share of device time that the candidate's own kernels must take."""
     sandbox: Literal["auto", "namespaces", "landlock", "process"] = "auto"
     build_timeout: float = 300.0
+    """Seconds that compilers may run: in the build, and just in time while the candidate is loaded and first
+    called."""
     call_timeout: float = 60.0
-    """Seconds that one call may take. The first call may compile and tune, and gets `build_timeout`."""
+    """Seconds that a call, importing the candidate or constructing it may take, without compilers."""
     memory_gib: float = 0.0
     """Host memory that a candidate may use; 0: three quarters of the machine's."""
     give_up_ms: float = field(default=0.0, metadata=PER_CANDIDATE)

@@ -16,6 +16,7 @@ from kernelpro.cli.options import (
     PoolOptions,
     TaskArgument,
     TaskOptions,
+    TimeoutOptions,
     add_command,
     option,
 )
@@ -23,7 +24,9 @@ from kernelpro.records import Options
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions, TaskOptions):
+class JudgeOptions(
+    JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions, TimeoutOptions, TaskOptions
+):
     """Options of `kernelpro judge`."""
 
     task: TaskArgument
@@ -36,12 +39,6 @@ class JudgeOptions(JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions
             "Turn a tripwire off by name, or all of them with `all`. Repeatable.", MEASUREMENT, metavar="NAME"
         ),
     ] = field(default_factory=list)
-    timeout: Annotated[float, option("Seconds that one call may take.", MEASUREMENT, min=0.1)] = (
-        Options.call_timeout
-    )
-    build_timeout: Annotated[
-        float, option("Seconds that a build and the first call may take.", MEASUREMENT, min=0.1)
-    ] = Options.build_timeout
     memory: Annotated[
         float,
         option("GiB of host memory a candidate may use; 0: three quarters of it.", MEASUREMENT, min=0),

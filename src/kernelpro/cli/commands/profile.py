@@ -16,13 +16,14 @@ from kernelpro.cli.options import (
     PoolOptions,
     TaskArgument,
     TaskOptions,
+    TimeoutOptions,
     add_command,
     option,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions(JsonOptions, PoolOptions, TaskOptions):
+class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions):
     """Options of `kernelpro profile`."""
 
     task: TaskArgument

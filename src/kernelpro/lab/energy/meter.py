@@ -123,7 +123,7 @@ def compare(
     with bench.quiet():
         report("measuring idle power")
         idle_before = poll_idle(counter, _IDLE_SECONDS)
-        timeout = max(bench.options.call_timeout, bench.options.build_timeout)
+        timeout = bench.options.call_timeout
         recorder = WindowRecorder(
             counter, idle_before.period(), bench.output_spec, bench.inputs, seeds, timeout
         )

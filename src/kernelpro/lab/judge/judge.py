@@ -69,6 +69,8 @@ class _CandidateState:
     """Fingerprint of the candidate's machine code, once it is built."""
     parameters: str | None = None
     """How its parameters were set, once it is loaded."""
+    compile_seconds: float = 0.0
+    """Seconds that compilers ran while it was loaded and first called."""
 
 
 class Judge:
@@ -286,6 +288,7 @@ class Judge:
             state.parameters = self.bench.load_candidate(participant, state.candidate)
         with clock("verify"):
             accuracy = self._verify(participant)
+            state.compile_seconds = participant.process.compile_seconds
             peak = self._memory_in_use(participant) - before
         participant.process.kill_descendants()
         with clock("time"), self.bench.quiet():
@@ -335,9 +338,11 @@ class Judge:
             self._report("verifying")
             inputs = self.bench.oracle.inputs(seed, distribution)[1]
             participant.prepare(self.options.call_timeout, collect=index == 0)
-            seconds = self.options.build_timeout if index == 0 else self.options.call_timeout
+            seconds, spec = self.options.call_timeout, self.bench.output_spec
             prelaunch = participant.can_prelaunch and index >= len(order) - PRELAUNCH_TRIES
-            result = participant.call(inputs, self.bench.output_spec, seconds, prelaunch, prelaunch)
+            # the first call may compile and tune
+            with participant.may_compile(self.options.build_timeout if index == 0 else None):
+                result = participant.call(inputs, spec, seconds, prelaunch, prelaunch)
             this_prelaunched = prelaunch and participant.last_prelaunched
             prelaunched |= this_prelaunched
             try:
@@ -424,7 +429,7 @@ class Judge:
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
     def _standing_notes(self, state: _CandidateState) -> tuple[str, ...]:
-        return tuple(wording.standing_notes(self.bench, self.notes, state.parameters))
+        return tuple(wording.standing_notes(self.bench, self.notes, state.parameters, state.compile_seconds))
 
     def _verdict(
         self,

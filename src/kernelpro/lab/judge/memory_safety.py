@@ -114,9 +114,9 @@ class GuardedCalls:
             fill = FILLS[index % len(FILLS)]
             participant.prepare(bench.options.call_timeout, fill=fill)
             margins.fill(raw, fill)
-            seconds = bench.options.build_timeout if index == 0 else bench.options.call_timeout
-            inputs = bench.oracle.inputs(seed, distribution)[1]
-            result = participant.call(inputs, bench.output_spec, seconds)
+            seconds, inputs = bench.options.call_timeout, bench.oracle.inputs(seed, distribution)[1]
+            with participant.may_compile(bench.options.build_timeout if index == 0 else None):
+                result = participant.call(inputs, bench.output_spec, seconds)
             # what was overwritten explains a wrong output
             _require_intact(margins.damages(raw, fill) + _reported_damages(participant, seconds))
             try:

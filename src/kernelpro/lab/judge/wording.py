@@ -20,6 +20,7 @@ from kernelpro.records import Measurement
 _NOTED_SHARE = 0.10
 """Below this share of the candidate's time, a widened interval needs no explanation."""
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
+_NOTED_COMPILE_SECONDS = 1.0
 
 
 def reason(decision: Decision, facts: Facts) -> str:
@@ -30,9 +31,17 @@ def reason(decision: Decision, facts: Facts) -> str:
     return f"correct; {_COMPARED[decision.faster]} {decision.anchor} ({ratio:.2f}x){suffix}"
 
 
-def standing_notes(bench: Bench, notes: list[str], parameters: str | None) -> Iterator[str]:
-    """Notes that hold whatever the verdict. `parameters`: how the candidate's were set."""
+def standing_notes(
+    bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
+) -> Iterator[str]:
+    """Notes that hold whatever the verdict.
+
+    `parameters`: how the candidate's were set; `compile_seconds`: how long it compiled after its build.
+    """
     yield from notes
+    if compile_seconds >= _NOTED_COMPILE_SECONDS:
+        stage = "after the build, while it was loaded or first called"
+        yield f"compilers ran for {compile_seconds:.0f} s {stage}"
     if parameters == "by seed":
         yield "parameters were built from the reference's seed: names or shapes differ from the reference's"
     if not bench.oracle.exact:

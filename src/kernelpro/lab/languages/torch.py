@@ -1,4 +1,4 @@
-"""Plain PyTorch, and extensions built by torch (`load_inline`), as in KernelBench's kernels."""
+"""Plain PyTorch, extensions built by torch (`load_inline`), as in KernelBench's kernels, and NVRTC."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import sys
 
 from kernelpro.lab.languages import CandidateSource, Language, cuda_kernel_names
 
+_BUILDERS = re.compile(r"\b(load_inline|cpp_extension|_compile_kernel|RawKernel|RawModule)\b")
+"""What builds native code: torch's extensions, NVRTC through torch or CuPy."""
 _EXPORTED = re.compile(r"\btorch::Tensor\s+(\w+)\s*\(")
 
 
 def kernel_names(source: CandidateSource) -> set[str]:
-    """Kernels of an inline extension; a C++ one without `__global__` counts by its exported functions."""
-    if not re.search(r"\bload_inline\b|\bcpp_extension\b", source.code):
+    """Kernels of an inline extension or of NVRTC; a C++ extension without `__global__` counts by its exported
+    functions."""
+    if not _BUILDERS.search(source.code):
         return set()
     return cuda_kernel_names(source.code) or set(_EXPORTED.findall(source.code.replace("\\n", "\n")))
 

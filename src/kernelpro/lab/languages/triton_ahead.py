@@ -32,6 +32,20 @@ def device_properties() -> DeviceProperties:
     return {name: value for name, value in values.items() if isinstance(value, int | str)}
 
 
+def pretend_device(device: DeviceProperties) -> None:
+    """Make torch in this process answer questions about a GPU as if this one were visible."""
+    properties = SimpleNamespace(**device)
+    for name, answer in {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": properties,
+        "get_device_capability": (properties.major, properties.minor),
+        "get_device_name": properties.name,
+    }.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+
+
 def compile_only(device: DeviceProperties | None) -> None:
     """Give this process an empty Triton cache and, with a device, make it compile launches without executing
     them."""
@@ -52,17 +66,8 @@ def compile_only(device: DeviceProperties | None) -> None:
             CudaLauncher(kernel.src, kernel.metadata)
         return kernel
 
-    properties = SimpleNamespace(**device)
-    capability = properties.major, properties.minor
     JITFunction.run = run
-    triton.runtime.driver.set_active(_CompileOnlyDriver(capability))
-    for name, answer in {
-        "is_available": True,
-        "current_device": 0,
-        "get_device_properties": properties,
-        "get_device_capability": capability,
-    }.items():
-        setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    triton.runtime.driver.set_active(_CompileOnlyDriver((int(device["major"]), int(device["minor"]))))
 
 
 def relocate_cache(cache: Path) -> None:

@@ -25,7 +25,7 @@ from kernelpro.lab.measure.cuda_participant import BUFFER_SETS, MAX_BUFFER_SETS,
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
-from kernelpro.lab.sandbox.builds import Builds
+from kernelpro.lab.sandbox.builds import Builds, compiler_variables
 from kernelpro.lab.sandbox.completion import CompletionPage
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
@@ -235,7 +235,7 @@ class Bench:
                 role,
                 ResourceLimits(memory, address_space=self.target == "cpu"),
                 _file_descriptors(regions, page),
-                _thread_variables(),
+                _thread_variables() | compiler_variables(self.target),
                 allowed_syscalls=allowed_syscalls,
             )
         except BaseException:  # Ctrl-C too
@@ -290,7 +290,8 @@ class Bench:
         if participant.regions is self._candidate_regions:
             self._fill_regions(self._candidate_regions)
         request, tail = self.load_request(candidate)
-        parameters = participant.request(request, self.options.build_timeout, tail).get("parameters")
+        with participant.may_compile(self.options.build_timeout):
+            parameters = participant.request(request, self.options.call_timeout, tail).get("parameters")
         if parameters not in ("by name", "by seed", "none"):
             raise CandidateRejected(Status.CHEATING, "the reply to 'load' was forged")
         weights = {

@@ -37,6 +37,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.participant import Participant, as_bits
 from kernelpro.lab.measure.samples import BurstResult, CallResult, Sample
 from kernelpro.lab.sandbox.completion import CompletionPage, is_proven
@@ -59,6 +60,8 @@ _PROOF_SECONDS = 1.0
 """A call that has not ended by then needs its host, or is so long that launches do not matter."""
 _ISSUE_CYCLES = 600_000
 """0.3 ms on an H200: writing inputs and flushing the cache are issued in less."""
+_BUSY_PERCENT = 90
+"""Utilization from which on the device counts as busy: a kernel that does not end shows 100."""
 PRELAUNCH_TRIES = 3
 """Of so many calls one must have been prelaunched, for others to be: a host may be late."""
 MAX_BUFFER_SETS = 16
@@ -270,6 +273,9 @@ class CudaParticipant(Participant):
         for before, after in zip(result.outputs, self._read(result.claims), strict=True):
             if not torch.equal(as_bits(before), as_bits(after)):
                 raise CandidateRejected(Status.CHEATING, "the output changed after it was handed over")
+
+    def _device_is_busy(self) -> bool:
+        return (environment.sensors().busy_percent() or 0) >= _BUSY_PERCENT
 
     def _stop_all(self) -> None:
         """Stop the child; wait for it only if it has started other processes: on a GPU the host has little to

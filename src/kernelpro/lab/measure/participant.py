@@ -10,12 +10,15 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.measure.samples import CallResult, LoopResult
+from kernelpro.lab.sandbox.compilation import TimeLimitExceeded
 from kernelpro.lab.sandbox.memory import DeviceReader, HostReader, OutputUnreadable, Region, Slot
 from kernelpro.lab.sandbox.outputs import CandidateRejected, Claim, OutputSpec, parse_claims
 from kernelpro.lab.sandbox.process import MAX_PROCESSES, SandboxedProcess
@@ -61,6 +64,8 @@ class Participant(ABC):
         self._reader: HostReader | DeviceReader = self._make_reader()
         self.cpu_ms_while_stopped: list[float] = []
         """For each call on a CPU, the CPU time of the sandbox while it was stopped before the call."""
+        self._compile_timeout: float | None = None
+        """See `may_compile`."""
         self._active_loop = (0, 0.0)
         """Buffer sets and start time of the loop under way."""
 
@@ -105,6 +110,20 @@ class Participant(ABC):
         )
         self.can_prelaunch = reply.get("gated") is True and self.regions[0].supports_gate()
 
+    @contextmanager
+    def may_compile(self, seconds: float | None) -> Iterator[None]:
+        """In it, the time in which the child compiles counts against `seconds`, and only the rest against the
+        time limit of a request. None: compiling has no time of its own."""
+        self._compile_timeout = seconds
+        try:
+            yield
+        finally:
+            self._compile_timeout = None
+
+    def _device_is_busy(self) -> bool:
+        """Whether kernels run on the device: then the child does not wait for a compiler."""
+        return False
+
     def request(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
         """Send one request and return the reply; a failure raises CandidateRejected."""
         self.send(request, tail)
@@ -112,6 +131,8 @@ class Participant(ABC):
 
     def send(self, request: dict[str, Any], tail: bytes = b"") -> None:
         """Send one request."""
+        if self._compile_timeout is not None:
+            request = request | {"may_compile": True}
         try:
             self.process.channel.send(request, tail)
         except ChannelClosed:
@@ -120,14 +141,16 @@ class Participant(ABC):
     def receive(self, operation: str, seconds: float) -> dict[str, Any]:
         """The reply to a request; a failure raises CandidateRejected."""
         try:
-            reply, _ = self.process.channel.receive(seconds)
-        except ReplyTimeout:
+            if self._compile_timeout is None:
+                reply, _ = self.process.channel.receive(seconds)
+            else:
+                reply, _ = self.process.receive(seconds, self._compile_timeout, self._device_is_busy)
+        except (ReplyTimeout, TimeLimitExceeded) as error:
             if len(self.process.process_tree()) > MAX_PROCESSES:
                 reason = f"it started more than {MAX_PROCESSES} processes and was killed"
                 raise CandidateRejected(Status.CRASHED, f"{_PHASES[operation]}: {reason}") from None
-            raise CandidateRejected(
-                Status.TIMED_OUT, f"{_PHASES[operation]}: took more than {seconds:g} s and was killed"
-            ) from None
+            reason = str(error) or f"took more than {seconds:g} s and was killed"
+            raise CandidateRejected(Status.TIMED_OUT, f"{_PHASES[operation]}: {reason}") from None
         except ChannelClosed:
             raise CandidateRejected(Status.CRASHED, self._describe_crash(operation)) from None
         except MalformedMessage as error:

@@ -44,12 +44,15 @@ from kernelpro.records import (
     Profile,
     ProfileRequest,
     Skipped,
+    Status,
     Timeline,
 )
 from kernelpro.records.cpu_profile import CpuCode, CpuRun
 
 _TIMED_CALLS = 12
 _TRACED_CALLS = 5
+_MAX_CALLS_A_REQUEST = 20
+"""Calls to trace or observe, with those that warm up."""
 _LOAD_SECONDS = 0.5
 _OBSERVE_SECONDS = 0.5
 _MIN_SHARE = 0.03
@@ -69,6 +72,8 @@ class Collector:
         self.sandbox = ProfilerSandbox(bench, candidate)
         self._skipped: list[Skipped] = []
         self._clock = Stopwatch()
+        self._several_calls_timeout = bench.options.call_timeout
+        """Seconds that a request with several calls may take."""
 
     def collect(self, request: ProfileRequest, previous: Profile | None = None) -> Profile:
         """Return a profile, or `previous` with counters added. Raises CandidateRejected if the candidate
@@ -121,21 +126,27 @@ class Collector:
 
         All calls use the same inputs: generating new ones for each call, as the judge does, takes up to a
         second on the CPU, and a candidate that caches its outputs spoils only its own profile."""
-        seconds = self._bench.options.build_timeout
+        options, spec = self._bench.options, self._bench.output_spec
         inputs = self._bench.inputs(self._bench.new_seed())
         samples = []
         for index in range(_TIMED_CALLS):
-            participant.prepare(seconds, warm=index > 0, collect=index == 0)
-            samples.append(participant.call(inputs, self._bench.output_spec, seconds).sample.own_ms)
+            participant.prepare(options.call_timeout, warm=index > 0, collect=index == 0)
+            with participant.may_compile(options.build_timeout if index == 0 else None):
+                samples.append(participant.call(inputs, spec, options.call_timeout).sample.own_ms)
+        self._several_calls_timeout = options.call_timeout + _MAX_CALLS_A_REQUEST * max(samples) / 1e3
         return statistics.median(samples[2:])
 
     def _request(self, participant: Participant, what: str, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the candidate's answer, or None with a note. Raises CandidateRejected if its process has
-        ended."""
+        ended or hangs."""
+        options = self._bench.options
+        disassembles = request["op"] == "disassemble"
+        seconds = options.build_timeout if disassembles else self._several_calls_timeout
         try:
-            answer = participant.request(request, self._bench.options.build_timeout)
+            with participant.may_compile(options.build_timeout):
+                answer = participant.request(request, seconds)
         except CandidateRejected as error:
-            if participant.process.has_ended():
+            if participant.process.has_ended() or error.status is Status.TIMED_OUT:
                 raise
             self._skipped.append(Skipped(what, error.reason.splitlines()[0][:300]))
             return None
@@ -207,8 +218,10 @@ class Collector:
             readings.append(sensors.read())
             time.sleep(0.02)
         try:
-            participant.receive("sustain", self._bench.options.build_timeout)
+            participant.receive("sustain", self._several_calls_timeout)
         except CandidateRejected as error:
+            if error.status is Status.TIMED_OUT:
+                raise
             self._skipped.append(Skipped("power", error.reason[:300]))
 
         def values(name: str) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.sandbox.builds import compiler_variables
 from kernelpro.lab.sandbox.process import ResourceLimits
 from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTimeout
 from kernelpro.records import Candidate
@@ -68,7 +69,8 @@ class ProfilerSandbox:
         process = self._bench.launcher.start(
             "profile",
             ResourceLimits(memory, address_space=False),
-            environment={"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+            environment={"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+            | compiler_variables(self._bench.target),
             allowed_syscalls=_SYSCALLS,
             private_tmp=True,  # nsys writes there, whatever TMPDIR is
         )

@@ -12,12 +12,12 @@ from kernelpro.lab.archive import extract
 from kernelpro.lab.languages import triton_ahead
 from kernelpro.lab.languages.triton import CACHE
 
-_DIRECTORIES = ("KERNELPRO_BUILD_DIR", "TORCH_EXTENSIONS_DIR", CACHE)
+_DIRECTORIES = ("KERNELPRO_BUILD_DIR", CACHE)
 """Environment variables that name the build directories."""
 
 
 def pack_artifacts() -> bytes:
-    """A tar of the build directories, with modification times (ninja compares them)."""
+    """A tar of the build directories."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in _DIRECTORIES:

@@ -1,20 +1,37 @@
 """The child that builds: imports a candidate's source so that its compilers run, without a GPU.
 
-build     source (Triton: task, device)    -> what compilers left in the build directories
+build     source, time limits (task, device)   -> what compilers left in the build directories
+
+With a task, the model is also constructed and called on tensors without data, in a process of its own: that
+compiles Triton's launches, and extensions that are built in a constructor or in `forward`. The candidate's
+native code may crash there. The judge meets whatever the candidate raises.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.languages import triton_ahead
+from kernelpro.lab.sandbox import extensions, procfs
 from kernelpro.lab.sandbox.artifacts import pack_artifacts
 from kernelpro.lab.sandbox.child import Reply, Request, RequestServer
+from kernelpro.lab.sandbox.compilation import (
+    TimeLimitExceeded,
+    TimeLimits,
+    announced_compilation,
+    is_compiling,
+)
 from kernelpro.lab.sandbox.stages import StageFailed, import_candidate
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
@@ -26,29 +43,62 @@ class BuildServer(RequestServer):
     def build(self, request: Request, tail: bytes) -> Reply:
         """Import the source and return what its compilers made; a `note` says what failed beside them."""
         torch.set_num_threads(1)
+        task: Task | None = torch.load(io.BytesIO(tail), weights_only=False)["task"] if tail else None
+        device = request.get("device")
+        if device:
+            triton_ahead.pretend_device(device)
         # a Triton with another interface: everything else is still built
         with contextlib.suppress(ImportError, AttributeError):
-            triton_ahead.compile_only(request.get("device"))
+            triton_ahead.compile_only(device)
+        if extensions.uses_extensions(request["source"]):
+            extensions.reuse_by_content()
         try:
             module = import_candidate(request["source"])
         except StageFailed as error:
             if error.stage == "build":
                 raise
             return {"note": str(error)}, pack_artifacts()
-        if request.get("device"):
-            with contextlib.suppress(BaseException):  # the judge meets whatever a candidate raises here
-                _call_on_meta(module, torch.load(io.BytesIO(tail), weights_only=False)["task"])
+        if task:
+            limits = TimeLimits(*(request.get(name, math.inf) for name in ("run_seconds", "compile_seconds")))
+            _in_own_process(lambda: _call_on_meta(module, task, bool(device)), limits)
         return {}, pack_artifacts()
 
 
-def _call_on_meta(module: ModuleType, task: Task) -> None:
-    """Call the model on tensors without data, so that each of its Triton launches is compiled."""
+def _in_own_process(work: Callable[[], None], limits: TimeLimits) -> None:
+    """Run `work` in a fork, whose end, however it comes, is not that of this process."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException), announced_compilation():
+            work()
+        os._exit(0)
+
+    def has_ended(seconds: float) -> bool:
+        time.sleep(seconds)
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+
+    try:
+        limits.wait(has_ended, lambda: is_compiling([pid, *procfs.descendants(pid)]))
+    except TimeLimitExceeded:
+        for number in (pid, *procfs.descendants(pid)):
+            procfs.send_signal(number, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _call_on_meta(module: ModuleType, task: Task, as_cuda: bool) -> None:
+    """Construct and call the model on tensors without data."""
     with torch.device("meta"):  # the reference's weights are not needed, and cost nothing there
         reference = Reference(task, "meta", 0)
     form, leaves = reference.inputs(0)
     with torch.no_grad():
-        model = module.ModelNew(*reference.init_inputs)
+        model = _construct(module.ModelNew, reference.init_inputs)
         if isinstance(model, torch.nn.Module):
             model = model.to("meta").train(task.mode == "train")
-        with triton_ahead.MetaAsCuda():
+        with triton_ahead.MetaAsCuda() if as_cuda else contextlib.nullcontext():
             model(*tree.unflatten(form, leaves))
+
+
+def _construct(factory: Any, init_inputs: list[Any]) -> Any:
+    """A model without data where its constructor can do without."""
+    with contextlib.suppress(Exception), torch.device("meta"):
+        return factory(*init_inputs)
+    return factory(*init_inputs)

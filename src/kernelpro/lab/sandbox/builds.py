@@ -24,6 +24,9 @@ import torch
 from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.languages import CandidateSource, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
+from kernelpro.lab.sandbox import extensions
+from kernelpro.lab.sandbox.compilation import TimeLimitExceeded
+from kernelpro.lab.sandbox.extensions import builds_lazily
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import ResourceLimits
@@ -31,7 +34,11 @@ from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTim
 from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
 _COMPILES = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
+_FORMAT = "2"
+"""Changes when artifacts do: older files in the cache are then ignored."""
 _MAX_CACHED_BUILDS = 256
+_MAX_AHEAD_SECONDS = 15.0
+"""For constructing and calling a model without data, apart from compilers."""
 
 
 class Builds:
@@ -50,9 +57,10 @@ class Builds:
     ) -> Future[bytes]:
         """Start a build in the background; the same candidate is never built twice.
 
-        Triton's kernels are compiled for the inputs of `task`.
+        Triton's kernels are compiled for the inputs of `task`, and extensions that its model builds later
+        than at import are built with them.
         """
-        task = task if target == "cuda" and torch.cuda.is_available() and _is_triton(candidate) else None
+        task = task if _is_triton(candidate, target) or builds_lazily(candidate.source) else None
         with self._lock:
             key = (candidate.id, target, task.id if task else "")
             if (job := self._jobs.get(key)) and not _is_retryable(job):
@@ -84,29 +92,31 @@ class Builds:
 
     def _compile(self, candidate: Candidate, target: str, options: Options, task: Task | None) -> bytes:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MAX_JOBS": "2"}
-        if target == "cuda":
-            environment |= _architecture()
+        environment |= compiler_variables(target)
         memory = int(0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         process = self._launcher.start(
             "build", ResourceLimits(memory, address_space=False), environment=environment
         )
         buffer = io.BytesIO()
-        torch.save({"task": task}, buffer)
+        if task:
+            torch.save({"task": task}, buffer)
         try:
             request = {
                 "op": "build",
+                "may_compile": True,
                 "source": candidate.source,
-                "device": triton_ahead.device_properties() if task else None,
+                "device": triton_ahead.device_properties() if target == "cuda" else None,
+                "run_seconds": min(_MAX_AHEAD_SECONDS, options.call_timeout / 4),
+                "compile_seconds": 0.9 * options.build_timeout,
             }
             process.channel.send(request, buffer.getvalue())
-            reply, artifacts = process.channel.receive(options.build_timeout)
-        except ReplyTimeout:
-            reason = f"took more than {options.build_timeout:.0f} s and was killed"
+            reply, artifacts = process.receive(options.call_timeout, options.build_timeout)
+        except (ReplyTimeout, TimeLimitExceeded) as error:
             # the first real call compiles Triton kernels that are missing
             if task and not _COMPILES.search(without_comments(candidate.source)):
-                self.notes[candidate.id] = f"compiling ahead of time {reason}"
+                self.notes[candidate.id] = f"compiling ahead of time: {error}"
                 return b""
-            raise CandidateRejected(Status.TIMED_OUT, f"building {reason}") from None
+            raise CandidateRejected(Status.TIMED_OUT, f"building: {error}") from None
         except (ChannelClosed, MalformedMessage):
             self.notes[candidate.id] = f"the build {process.describe_exit()}"
             return b""  # the judge meets the same failure
@@ -140,14 +150,19 @@ def has_artifacts(artifacts: bytes) -> bool:
 
 def _cache_path(candidate: Candidate, target: str, task: Task | None) -> Path:
     """Where the artifacts of this candidate with this toolchain are cached."""
-    arch = _architecture() if target == "cuda" else {}
-    machine = platform.machine(), sys.version, _toolchain(), str(cute.cutlass_root()), json.dumps(arch)
-    key = digest(candidate.id, target, task.id if task else "", *machine)
+    arch = json.dumps(compiler_variables(target))
+    machine = platform.machine(), sys.version, _toolchain(), str(cute.cutlass_root()), arch
+    key = digest(_FORMAT, candidate.id, target, task.id if task else "", *machine)
     return folders.cache("candidates", f"{key}.tar")
 
 
-def _is_triton(candidate: Candidate) -> bool:
-    return bool(triton.version()) and "triton" in CandidateSource(candidate.source).languages()
+def _is_triton(candidate: Candidate, target: str) -> bool:
+    return (
+        target == "cuda"
+        and torch.cuda.is_available()
+        and bool(triton.version())
+        and "triton" in CandidateSource(candidate.source).languages()
+    )
 
 
 @lru_cache
@@ -160,10 +175,13 @@ def _toolchain() -> str:
 
 
 @lru_cache
-def _architecture() -> dict[str, str]:
-    """The GPU to compile for, for compilers in a sandbox without one."""
+def compiler_variables(target: str) -> dict[str, str]:
+    """The GPU to compile for: in a sandbox without one, and the same in all others of a candidate."""
+    if target != "cuda":
+        return {}
     major, minor = torch.cuda.get_device_capability()
+    name = architecture_name(major, minor)
     return {
-        "KERNELPRO_CUDA_ARCH": architecture_name(major, minor),
-        "TORCH_CUDA_ARCH_LIST": f"{major}.{minor}",
+        "KERNELPRO_CUDA_ARCH": name,
+        "TORCH_CUDA_ARCH_LIST": extensions.torch_architecture(major, minor, name.endswith("a")),
     }

@@ -33,6 +33,7 @@ from kernelpro.lab.sandbox import cupti, gpu
 from kernelpro.lab.sandbox.artifacts import unpack_artifacts
 from kernelpro.lab.sandbox.child import Reply, Request, RequestServer
 from kernelpro.lab.sandbox.child_devices import ChildDevice, CpuDevice, CudaDevice, clone_outputs
+from kernelpro.lab.sandbox.extensions import reuse_by_content, uses_extensions
 from kernelpro.lab.sandbox.memory import Slot
 from kernelpro.lab.sandbox.outputs import describe_structure
 from kernelpro.lab.sandbox.stages import StageFailed, as_stage_failure, import_candidate
@@ -69,6 +70,8 @@ class CandidateServer(RequestServer):
         """Import the candidate, construct ModelNew and set its parameters."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
         unpack_artifacts(bundle["artifacts"])
+        if uses_extensions(request["source"]):
+            reuse_by_content()
         module = import_candidate(request["source"])
         factory = getattr(module, "ModelNew", None)
         if not callable(factory):

@@ -11,9 +11,11 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from kernelpro.lab.languages.torch import path_with_python_scripts
+from kernelpro.lab.sandbox.compilation import announced_compilation
 from kernelpro.lab.sandbox.process import PROBE_ROLE
 from kernelpro.lab.sandbox.stages import StageFailed, describe_exception
 from kernelpro.lab.sandbox.wire import Channel, ChannelClosed
@@ -72,8 +74,10 @@ def run(role: str, control: socket.socket, shared_fds: list[int]) -> None:
             request, tail = channel.receive()
         except ChannelClosed:
             return
+        observed = announced_compilation() if request.get("may_compile") else nullcontext()
         try:
-            reply, blob = getattr(server, request["op"])(request, tail)
+            with observed:
+                reply, blob = getattr(server, request["op"])(request, tail)
             channel.send({"ok": True, **reply}, blob)
         except StageFailed as error:
             channel.send({"ok": False, "stage": error.stage, "error": str(error)})

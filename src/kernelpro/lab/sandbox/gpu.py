@@ -296,6 +296,13 @@ class Sensors:
         reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
         return None if reasons is None else reasons & ~self._IDLE_REASON
 
+    def busy_percent(self) -> int | None:
+        """The share of the last sampling period (up to a second) in which a kernel was running."""
+        rates = (ctypes.c_uint * 2)()
+        if self._nvml is None or self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates)):
+            return None
+        return int(rates[0])
+
     def energy_mj(self) -> int | None:
         """Energy of the board since the driver was loaded, in millijoules; grows in steps."""
         return self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)

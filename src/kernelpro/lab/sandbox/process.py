@@ -14,10 +14,13 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelpro.lab.sandbox import jail, procfs
+from kernelpro.lab.sandbox.compilation import TimeLimits, is_compiling
 from kernelpro.lab.sandbox.wire import Channel, ChannelClosed, ReplyTimeout
 
 SCRATCH_BYTES = 2 << 30
@@ -63,6 +66,8 @@ class SandboxedProcess:
         self._log = bytearray()
         self.limit_exceeded = ""
         """Which limit the sandbox was killed for exceeding; empty where none."""
+        self.compile_seconds = 0.0
+        """Seconds that the parent has waited for compilers in it."""
         self._wait_status: int | None = None
         self._closing = threading.Event()
         self._log_thread = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
@@ -141,6 +146,18 @@ class SandboxedProcess:
             pids |= dict.fromkeys(new)
             queue += new
         return list(pids)
+
+    def receive(
+        self, seconds: float, compile_seconds: float, device_is_busy: Callable[[], bool] = lambda: False
+    ) -> tuple[dict[str, Any], bytes]:
+        """The next message, with a time limit for running and another for compiling (compilation.py).
+
+        Raises TimeLimitExceeded, or what Channel.receive raises.
+        """
+        limits = TimeLimits(seconds, compile_seconds)
+        limits.wait(self.channel.has_data, lambda: not device_is_busy() and is_compiling(self.process_tree()))
+        self.compile_seconds += limits.compile_seconds
+        return self.channel.receive(seconds)
 
     def freeze_main(self) -> None:
         """Stop the child itself; does not wait."""

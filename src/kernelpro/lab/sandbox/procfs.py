@@ -58,6 +58,11 @@ def thread_ids(pid: int) -> list[int]:
         return []
 
 
+def thread_name(pid: int, thread: int) -> str:
+    """The name of a thread; that of the first thread is the program's."""
+    return read(f"/proc/{pid}/task/{thread}/comm").strip()
+
+
 def set_affinity(thread: int, cores: set[int]) -> None:
     """Restrict a thread to some cores, where that is possible."""
     with contextlib.suppress(OSError):  # the thread has ended, or belongs to another user
@@ -71,6 +76,11 @@ def child_pids(pid: int) -> list[int]:
         for thread in thread_ids(pid)
         for child in read(f"/proc/{pid}/task/{thread}/children").split()
     ]
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on."""
+    return [pid for child in child_pids(pid) for pid in (child, *descendants(child))]
 
 
 def status_kib(pid: int, field: str) -> int:

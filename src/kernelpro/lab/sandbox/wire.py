@@ -78,9 +78,9 @@ class Channel:
             raise MalformedMessage("message is not an object")
         return head, tail
 
-    def has_data(self) -> bool:
-        """Whether bytes have arrived that were not received yet."""
-        return bool(select.select([self.sock], [], [], 0)[0])
+    def has_data(self, seconds: float = 0) -> bool:
+        """Whether bytes have arrived that were not received yet; waits for them, at most so long."""
+        return bool(select.select([self.sock], [], [], seconds)[0])
 
     def spin_until_data(self, seconds: float) -> None:
         """Busy-wait for data, at most so long: a core that sleeps meanwhile wakes up late."""
