@@ -115,9 +115,9 @@ def build():
     return cpp_extension.load("own", str(folder / "own.cpp"), build_directory=str(folder))
 """
 PLACES = {
-    "at import": ("extension = build()", "pass", "extension"),
+    "at import": ("shared = build()", "pass", "shared"),
     "in the constructor": ("", "self.extension = build()", "self.extension"),
-    "in forward": ("extension = None", "pass", "build()"),
+    "in forward": ("", "pass", "build()"),
 }
 MODEL = """
 import os, torch
