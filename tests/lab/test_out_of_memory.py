@@ -1,14 +1,16 @@
-"""A device whose memory runs out while a candidate is judged: that one's end, and nobody else's."""
+"""A device whose memory runs out: who is to blame, and how the oracle goes on."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from quick_judge import QuickJudge
 
 from kernelpro.lab.judge import judge
+from kernelpro.lab.measure.errors import Errors, measure_errors
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Status, Task
@@ -17,17 +19,26 @@ BAD = Path(__file__).parents[1] / "bad"
 pytestmark = pytest.mark.together
 
 
-def test_it_ends_the_candidate_and_the_next_is_judged(
+def test_memory_that_the_judge_lacks_is_not_charged_to_the_candidate(
     quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(outputs: object, truth: object) -> None:
-        raise torch.OutOfMemoryError
+    calls: list[int] = []
 
+    def full_at_first(outputs: Any, truth: Any, locate: bool = False) -> Errors:
+        calls.append(1)
+        if len(calls) <= full_calls:
+            raise torch.OutOfMemoryError
+        return measure_errors(outputs, truth, locate)
+
+    full_calls = 1
     assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
     with monkeypatch.context() as patched:
-        patched.setattr(judge, "measure_errors", full)  # a CPU's memory does not end in this way
+        patched.setattr(judge, "measure_errors", full_at_first)  # a CPU's memory does not end in this way
         verdict = quick_judge.judge_files(BAD / "task.py", BAD / "good.py")
-    assert verdict.status is Status.CRASHED and "too little of the device's memory" in verdict.reason
+        assert verdict.status is Status.PASSED, "a smaller plan succeeds"
+        full_calls = 10**9
+        with pytest.raises(AssertionError, match="too little memory to judge it; no candidate is to blame"):
+            quick_judge.judge_files(BAD / "task.py", BAD / "good.py")
     assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,8 @@ from kernelpro.records import (
 from kernelpro.records.jobs import JobKind
 
 _REPEAT_SECONDS = 5.0
+_MAX_PLAN_FAILURES = 2
+"""A job whose memory plan was wrong is repeated with smaller plans."""
 _LOOKAHEAD = 4
 """Tuning points built while one is judged: nvcc takes about as long as two or three quick judgements."""
 
@@ -68,6 +71,8 @@ class JobRunner:
         """The last profiled candidate and its profile; a second job adds counters to it."""
         self._device_seconds = 0.0
         """Seconds for which the current job has held the device."""
+        self._plan_failures = 0
+        """How often memory ran out in the current job although the plan said that it would not."""
 
     def prebuild(self, job: Job) -> None:
         """Start the build of a queued job."""
@@ -82,7 +87,7 @@ class JobRunner:
 
     def run(self, job: Job) -> Result:
         """Run one job. Bad input becomes an error in the result."""
-        self._device_seconds = 0.0
+        self._device_seconds, self._plan_failures = 0.0, 0
         return replace(self._run(job), device_seconds=round(self._device_seconds, 4))
 
     @contextmanager
@@ -118,14 +123,16 @@ class JobRunner:
             return Result(job.id, data=JudgeData(same_as=str(duplicate)))
         except (BadInput, CannotStart) as error:
             return Result(job.id, error=str(error))
-        except torch.OutOfMemoryError:
-            pass  # leaving the handler frees the memory that its frames hold
-        self.release_task()
+        except torch.OutOfMemoryError as error:
+            reason = str(error).partition(". ")[0] or "out of memory"
+        self.release_task()  # outside the handler, whose frames hold memory
+        if self._plan_failures < _MAX_PLAN_FAILURES:
+            self._plan_failures += 1
+            return self._run(job)
         name = f"task {job.task.name}: " if job.task else ""
         return Result(
             job.id,
-            error=f"{name}the device has too little memory for the task, its float64 oracle and several "
-            "inputs",
+            error=f"{name}the device has too little memory to judge it; no candidate is to blame ({reason})",
         )
 
     def _prepare_candidate(self, job: Job) -> None:
@@ -253,7 +260,14 @@ class JobRunner:
         if self._bench_key != key or self._bench_in_use is None:
             self.release_task()
             self._bench_in_use, self._bench_key = (
-                Bench(job.task, self._target(job), job.options, self._launcher, self._builds),
+                Bench(
+                    job.task,
+                    self._target(job),
+                    job.options,
+                    self._launcher,
+                    self._builds,
+                    self._plan_failures,
+                ),
                 key,
             )
             self._bench_in_use.open(self._reporter(job))
@@ -295,6 +309,7 @@ class JobRunner:
         elif self._bench_in_use:
             self._bench_in_use.close()
         self._judge, self._bench_in_use, self._bench_key, self._last_profile = None, None, None, None
+        gc.collect()  # parts of a judge refer to each other, and hold large tensors
         torch.cuda.empty_cache()  # for the processes of the next task
 
     def close(self) -> None:

@@ -69,6 +69,8 @@ class EnergyMeter:
         self, participant: Participant, judged_ms: float, seeds: list[int], check: OutputCheck
     ) -> Energy:
         """Measure the candidate that `participant` has loaded. `check` verifies its outputs."""
+        if self._bench.plan.layout.takes_turns:
+            return Energy(unavailable="the device's memory is too small for candidate and baseline together")
         try:
             counter = find_counter(self._bench.target)
             participant.process.freeze()

@@ -14,7 +14,6 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
 
 from __future__ import annotations
 
-import ast
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from kernelpro.lab.energy.meter import EnergyMeter
 from kernelpro.lab.judge import memory_safety, own_work, probes, tripwires, wording
 from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
+from kernelpro.lab.judge.memory_use import MemoryUse
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
@@ -37,7 +37,7 @@ from kernelpro.lab.measure.cuda_participant import (
     PRELAUNCH_TRIES,
     device_bytes_outside_torch,
 )
-from kernelpro.lab.measure.errors import first_wrong, measure_errors
+from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
 from kernelpro.lab.measure.rounds import Rounds
@@ -119,10 +119,10 @@ class Judge:
         If not `timed`, only finds out whether the task can be scored.
         """
         bench, clock = self.bench, self.bench.preparation
+        at_once = timed and not bench.plan.layout.takes_turns
+        if at_once:
+            self._prepare_baselines()
         if timed:
-            with clock("start baselines"):
-                self._start_baselines()
-            self._runner = RoundRunner(bench, self.baselines, self._check)
             with clock("guards"):
                 memory_safety.prepare(bench.target)
         with clock("tolerance"):
@@ -135,9 +135,18 @@ class Judge:
             self._report("probing the task")
             seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
             self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
+        bench.oracle.keep_one_model()
         if timed and self.not_scorable is None:
+            if not at_once:
+                bench.free_own_memory()
+                self._prepare_baselines()
             self._calibrate()
         self._preparation_seconds = clock.seconds()
+
+    def _prepare_baselines(self) -> None:
+        with self.bench.preparation("start baselines"):
+            self._start_baselines()
+        self._runner = RoundRunner(self.bench, self.baselines, self._check)
 
     def _draw_verification_inputs(self) -> list[tuple[int, str]]:
         """Seeds and distributions: new seeds, but for spikes those from which the limit was derived
@@ -187,10 +196,10 @@ class Judge:
     # --- judging -------------------------------------------------------------------------------------
 
     def judge(self, candidate: Candidate, known_machine_code: Collection[str] = ()) -> Verdict:
-        """The verdict on one candidate. Whatever the candidate does, it raises nothing but
-        DuplicateMachineCode.
+        """The verdict on one candidate.
 
-        That is raised where the fingerprint of its machine code is in `known_machine_code`.
+        Raises DuplicateMachineCode where the fingerprint of its machine code is in `known_machine_code`, and
+        torch.OutOfMemoryError where the memory plan was wrong; nothing else, whatever the candidate does.
         """
         state = _CandidateState(candidate)
         if self.not_scorable:
@@ -201,15 +210,12 @@ class Judge:
             by_seed = state.parameters == "by seed" and error.status is Status.WRONG
             hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
             return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
-        except torch.OutOfMemoryError:  # although there was enough memory to prepare the task
-            reason = "it left too little of the device's memory to check its answers"
-            return self._verdict(state, Status.CRASHED, reason)
         finally:
             health.check_device(self.bench.target)
 
     def _judge(self, state: _CandidateState, known_machine_code: Collection[str]) -> Verdict:
         candidate, clock = state.candidate, state.clock
-        self._inspect(candidate)
+        tripwires.inspect(candidate.source, self.options.disabled_tripwires)
         self._calibrate_enough()
         self._report("building")
         with clock("build"):
@@ -236,8 +242,10 @@ class Judge:
             self._wait_for_teardown()
             if guarded:
                 guarded.wait_until_started()
+        memory = MemoryUse(self.bench.plan.candidate_bytes, lambda: self._memory_in_use(participant))
         try:
-            facts = self._measure(participant, state)
+            with memory.blaming():
+                facts = self._measure(participant, state, memory)
             verdict = self._decide(state, facts)
             if self.options.energy:
                 with clock("energy"):
@@ -257,6 +265,8 @@ class Judge:
     def _with_memory_safety(self, state: _CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
         """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
         self._report("checking for writes out of bounds")
+        if self.bench.plan.layout.takes_turns:
+            self._wait_for_teardown()  # its memory is needed
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check)
         notes = [*verdict.notes, *([note] if note else [])]
@@ -269,33 +279,20 @@ class Judge:
     def _close_in_background(self, participant: Participant) -> None:
         self._teardown_threads.append(participant.close_in_background())
 
-    def _inspect(self, candidate: Candidate) -> None:
-        """Reject what does not parse or trips a tripwire."""
-        try:
-            ast.parse(candidate.source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            what = str(getattr(error, "msg", error)) or "nested too deeply"
-            raise CandidateRejected(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
-        if reason := tripwires.check(candidate.source, self.options.disabled_tripwires):
-            raise CandidateRejected(Status.REFUSED, reason)
-
-    def _measure(self, participant: Participant, state: _CandidateState) -> Facts:
+    def _measure(self, participant: Participant, state: _CandidateState, memory: MemoryUse) -> Facts:
         """Load, verify and time the candidate; raises CandidateRejected where it fails."""
         clock, spec, runner = state.clock, self.bench.output_spec, self._runner
-        before = self._memory_in_use(participant)
         with clock("load"):
             state.parameters = self.bench.load_candidate(participant, state.candidate)
         with clock("verify"):
             accuracy = self._verify(participant)
             state.compile_seconds = participant.process.compile_seconds
-            peak = self._memory_in_use(participant) - before
+            memory.record()
         participant.process.kill_descendants()
         with clock("time"), self.bench.quiet():
             rounds, accuracy = runner.run(participant, accuracy, lambda: self._report("timing"))
         longest = max(sample.calls for sample in rounds.samples["candidate"])
-        retained = (participant.retained_outputs + longest - 1) * spec.nbytes
-        peak = max(peak, self._memory_in_use(participant) - before - retained)
+        memory.record((participant.retained_outputs + longest - 1) * spec.nbytes)
         self._require_no_early_work(participant, rounds)
         with clock("profile"):
             samples, seconds = rounds.samples["candidate"], self.options.call_timeout
@@ -309,7 +306,7 @@ class Judge:
             accuracy,
             rounds,
             runner.burst_skip_reason,
-            max(0, peak),
+            memory.peak_bytes,
             share,
             runner.prelaunch,
             runner.retried_without_prelaunch,
@@ -345,6 +342,9 @@ class Judge:
                 result = participant.call(inputs, spec, seconds, prelaunch, prelaunch)
             this_prelaunched = prelaunch and participant.last_prelaunched
             prelaunched |= this_prelaunched
+            early = self.bench.plan.layout.frees_before_check
+            if early:
+                participant.check_output_unchanged(result)
             try:
                 accuracy = accuracy.combine(self._check(result.outputs, seed, distribution))
             except CandidateRejected as error:
@@ -355,21 +355,22 @@ class Judge:
                 raise CandidateRejected(
                     error.status, f"{error.reason}{hint if this_prelaunched else ''}"
                 ) from None
-            participant.check_output_unchanged(result)
+            if not early:
+                participant.check_output_unchanged(result)
+            del inputs, result  # before the next ones are made
         participant.can_prelaunch = prelaunched
         return accuracy
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> Accuracy:
         limit = self.tolerance.limits[distribution]
-        truth = self.bench.oracle.truth(seed, distribution)
+        if self.bench.plan.layout.frees_before_check:
+            self.bench.turns.take(None)
+        truth = self.bench.oracle.expected(seed, distribution)
         errors = measure_errors(outputs, truth)
         share = limit.share_used(errors)
         if share > 1:
-            overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
-            largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
-            first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
-            where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
-            raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {overall}, {largest}; {where}")
+            what = wording.wrong_output(outputs, truth, errors, limit)
+            raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {what}")
         return Accuracy(errors, share)
 
     def _check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:

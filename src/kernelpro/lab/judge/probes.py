@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kernelpro.lab.judge.tolerance import Limit, Tolerance
 from kernelpro.lab.measure.errors import Errors, measure_errors
-from kernelpro.lab.measure.oracle import Oracle, Outputs
+from kernelpro.lab.measure.oracle import Oracle
+from kernelpro.lab.measure.slicing import Outputs
 from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import Work
 
@@ -35,6 +36,8 @@ _UNCHANGED_STRIDE = 3
 _CLEAR_EXCESS = 3.0
 """An error of so many times the limit needs no second seed."""
 _HALVED_SEEDS = 5
+_PIECE = 1 << 23
+"""Elements that are summed at once."""
 
 
 def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) -> str | None:
@@ -43,7 +46,14 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     A shortcut must pass on all seeds but the first, from which it may learn: a mean over a billion elements
     hardly differs between seeds, and one seed proves nothing.
     """
-    first, *others = seeds
+    share = oracle.sample_share
+    work = replace(
+        work,
+        read_bytes=int(share * work.read_bytes),
+        matrix_flops=share * work.matrix_flops,
+        vector_flops=share * work.vector_flops,
+    )
+    oracle, (first, *others) = oracle.sample(), seeds
     if reason := _randomness(oracle, first):
         return reason
     if AS_GIVEN not in tolerance.limits:
@@ -104,8 +114,9 @@ def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
     Where the task only maps one input, a map of that is no shortcut, and a copy only if it passes on other
     distributions too: ReLU of positive inputs still has to read and write all of them.
     """
-    known_outputs, known_inputs = oracle.truth(seed), oracle.inputs(seed)[1]
-    yield _Shortcut("zeros pass", lambda leaves, truth: [torch.zeros_like(leaf) for leaf in truth])
+    known_outputs = oracle.truth(seed)
+    elements = [leaf.numel() if leaf.is_floating_point() else -1 for leaf in oracle.inputs(seed)[1]]
+    yield _Shortcut("zeros pass", lambda leaves, truth: [_constant(leaf, 0) for leaf in truth])
     yield _Shortcut(
         "a constant (the mean) passes",
         lambda leaves, truth: [_filled(leaf, old) for leaf, old in zip(truth, known_outputs, strict=True)],
@@ -114,36 +125,37 @@ def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
         "the output for other inputs passes",
         lambda leaves, truth: known_outputs if _same_shapes(known_outputs, truth) else None,
     )
-    for index, leaf in enumerate(known_inputs):
-        if len(known_outputs) == 1 and leaf.is_floating_point() and leaf.numel() == known_outputs[0].numel():
-            maps = _only_maps(oracle, seed, index, work)
+    for index, count in enumerate(elements):
+        if len(known_outputs) == 1 and count == known_outputs[0].numel():
+            maps = _only_maps(oracle, seed, index, known_outputs[0], work)
             also = ("negated", "spikes") if maps else ()
             yield _Shortcut(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
-                yield _Shortcut(
-                    f"an affine map of input {index} passes", _affine(leaf, known_outputs[0], index)
-                )
+                # inputs are made again: large tasks have no memory to keep them
+                affine = _affine(oracle.inputs(seed)[1][index], known_outputs[0], index)
+                yield _Shortcut(f"an affine map of input {index} passes", affine)
 
 
-def _only_maps(oracle: Oracle, seed: int, index: int, work: Work) -> bool:
+def _only_maps(oracle: Oracle, seed: int, index: int, truth: torch.Tensor, work: Work) -> bool:
     """Whether the task only maps each element of this input, in a few operations.
 
     Then an element's result does not depend on the others. Tested on the task itself: torch's tags miss some
     element-wise operators (hardswish, in 2.13).
     """
     form, leaves = oracle.inputs(seed)
-    leaf, (truth,) = leaves[index], oracle.truth(seed)
+    leaf = leaves[index]
     few = (
         work.vector_flops <= _MAX_MAP_FLOPS * leaf.numel()
         and work.read_bytes <= _MAX_READ_RATIO * leaf.nbytes
     )
     if not few or work.matrix_flops or truth.shape != leaf.shape:
         return False
-    stays = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
-    stays.view(-1)[::_UNCHANGED_STRIDE] = True
-    leaves[index] = torch.where(stays, leaf, leaf.flatten().flip(0).view(leaf.shape))
+    mixed = leaf.reshape(-1).flip(0)
+    mixed[::_UNCHANGED_STRIDE] = leaf.reshape(-1)[::_UNCHANGED_STRIDE]
+    leaves[index] = mixed.view(leaf.shape)
     (changed,) = oracle.compute(form, leaves)
-    return torch.equal(torch.where(stays, changed, truth), truth)
+    unchanged, expected = (leaf.reshape(-1)[::_UNCHANGED_STRIDE] for leaf in (changed, truth))
+    return torch.equal(unchanged, expected)
 
 
 def _copy(index: int) -> ShortcutFunction:
@@ -151,26 +163,40 @@ def _copy(index: int) -> ShortcutFunction:
 
 
 def _filled(leaf: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    return (
-        torch.full_like(leaf, old.double().mean().item())
-        if leaf.is_floating_point()
-        else torch.full_like(leaf, old.flatten()[0].item())
-    )
+    return _constant(leaf, old.mean().item() if leaf.is_floating_point() else old.flatten()[0].item())
+
+
+def _constant(leaf: torch.Tensor, value: float) -> torch.Tensor:
+    """So many equal elements, which take no memory."""
+    return torch.full((), value, dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
 
 
 def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -> ShortcutFunction:
     """One slope and offset for each position of the last dimension, fitted on known inputs."""
-    x, y = known_input.double().reshape(known_output.shape), known_output.double()
-    if y.dim() > 1:
-        axes = tuple(range(y.dim() - 1))
-        mean_x, mean_y = x.mean(axes, keepdim=True), y.mean(axes, keepdim=True)
-        slope = ((x - mean_x) * (y - mean_y)).sum(axes, keepdim=True) / (x - mean_x).square().sum(
-            axes, keepdim=True
-        ).clamp_min(1e-300)
-    else:
-        mean_x, mean_y = x.mean(), y.mean()
-        slope = ((x - mean_x) * (y - mean_y)).sum() / (x - mean_x).square().sum().clamp_min(1e-300)
-    return lambda leaves, truth: [slope * (leaves[index].double().reshape(truth[0].shape) - mean_x) + mean_y]
+    matrix = known_output.dim() > 1
+    columns = known_output.shape[-1] if matrix else 1
+    x, y = (leaf.reshape(-1, columns) for leaf in (known_input, known_output))
+    step = max(1, _PIECE // columns)
+
+    def total(term: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The sum over rows, of a few at a time: in float64 they need much memory."""
+        rows = range(0, len(x), step)
+        terms = (term(x[first : first + step].double(), y[first : first + step].double()) for first in rows)
+        return sum((part.sum(0) for part in terms), torch.zeros((), dtype=torch.float64, device=y.device))
+
+    mean_x, mean_y = total(lambda x, y: x) / len(x), total(lambda x, y: y) / len(x)
+    slope = total(lambda x, y: (x - mean_x) * (y - mean_y))
+    slope = slope / total(lambda x, y: (x - mean_x).square()).clamp_min(1e-300)
+
+    def outputs(leaves: list[torch.Tensor], truth: Outputs) -> Outputs:
+        known = leaves[index].reshape(-1, columns)
+        value = torch.empty_like(known)
+        for first in range(0, len(known), step):
+            part = known[first : first + step].double()
+            value[first : first + step] = part.sub_(mean_x).mul_(slope).add_(mean_y)
+        return [value.reshape(truth[0].shape)]
+
+    return outputs
 
 
 def _same_shapes(a: Outputs, b: Outputs) -> bool:
@@ -218,4 +244,5 @@ def _replace_half(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _any_finite(leaf: torch.Tensor) -> bool:
-    return not leaf.is_floating_point() or bool(torch.isfinite(leaf).any())
+    pieces = torch.split(leaf.reshape(-1), _PIECE)
+    return not leaf.is_floating_point() or any(bool(torch.isfinite(piece).any()) for piece in pieces)

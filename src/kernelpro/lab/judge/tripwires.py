@@ -9,6 +9,9 @@ import ast
 import re
 from dataclasses import dataclass
 
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import Status
+
 
 @dataclass(frozen=True)
 class Tripwire:
@@ -106,6 +109,18 @@ _PATCHED_ROOTS = {
 }
 _ALLOWED_SETTINGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inductor)\..*|os\.environ.*")
 """Settings that a candidate may change: they affect its own process alone."""
+
+
+def inspect(source: str, disabled: tuple[str, ...]) -> None:
+    """Raise CandidateRejected for a source that does not parse or trips a tripwire."""
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        what = str(getattr(error, "msg", error)) or "nested too deeply"
+        raise CandidateRejected(Status.BUILD_FAILED, f"syntax error{line}: {what}") from None
+    if reason := check(source, disabled):
+        raise CandidateRejected(Status.REFUSED, reason)
 
 
 def check(source: str, disabled: tuple[str, ...] = ()) -> str | None:

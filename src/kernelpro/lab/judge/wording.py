@@ -8,11 +8,13 @@ import torch
 
 from kernelpro.lab.judge import own_work
 from kernelpro.lab.judge.decision import Decision, Facts
-from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.judge.tolerance import Limit, Tolerance
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
 from kernelpro.lab.measure.rounds import NOISE_SHARE
+from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.measure.statistics import median_interval
 from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES
 from kernelpro.records import Measurement
@@ -31,6 +33,15 @@ def reason(decision: Decision, facts: Facts) -> str:
     return f"correct; {_COMPARED[decision.faster]} {decision.anchor} ({ratio:.2f}x){suffix}"
 
 
+def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:
+    """How an output is wrong: its errors, the worst element and the first wrong one."""
+    overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
+    largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
+    first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
+    where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
+    return f"{overall}, {largest}; {where}"
+
+
 def standing_notes(
     bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
 ) -> Iterator[str]:
@@ -44,7 +55,9 @@ def standing_notes(
         yield f"compilers ran for {compile_seconds:.0f} s {stage}"
     if parameters == "by seed":
         yield "parameters were built from the reference's seed: names or shapes differ from the reference's"
-    if not bench.oracle.exact:
+    if given_up := bench.plan.given_up:
+        yield given_up
+    if not bench.oracle.exact and bench.plan.layout.exact:
         yield "the oracle is not float64: the reference does not run in it"
     if bench.launcher.level != "namespaces":
         why = bench.launcher.why_not_stronger or "as requested"

@@ -71,6 +71,8 @@ class Baselines:
             raise BadInput(f"the baselines do not compile: {error.reason}") from None
         self.seeds = reply["seeds"]
         for variant, reason in reply["failed"].items():
+            if variant.startswith("eager") and "out of memory" in reason.lower():
+                raise torch.OutOfMemoryError(reason.splitlines()[0])
             if variant.startswith("eager"):
                 raise BadInput(f"the reference does not run: {reason}")
             self.variants.remove(variant)
@@ -100,6 +102,7 @@ class Baselines:
         return self._call(variant, inputs, sealed, prelaunch and variant in self.prelaunchable)
 
     def _call(self, variant: str, inputs: list[torch.Tensor], sealed: bool, prelaunch: bool) -> Sample:
+        self.participant.take_turn()  # if the candidate fails to free its memory, it is not the reference
         try:
             self.participant.prepare_round(self.first_timeout, variant=variant)
             return self.participant.call(
@@ -132,6 +135,7 @@ class Baselines:
                     for name in order
                 }
             )
+            del inputs  # before the next ones are made
         self.anchor = min(self.variants, key=lambda name: self.time_ms(name).value)
 
     @property

@@ -13,44 +13,59 @@ import random
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
-from kernelpro.lab.measure import environment, physics
+from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
-from kernelpro.lab.measure.cuda_participant import BUFFER_SETS, MAX_BUFFER_SETS, CudaParticipant
+from kernelpro.lab.measure.cuda_participant import CudaParticipant
+from kernelpro.lab.measure.memory_plan import GB, TaskSizes, plan_memory
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
 from kernelpro.lab.measure.stopwatch import Stopwatch
+from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox.builds import Builds, compiler_variables
 from kernelpro.lab.sandbox.completion import CompletionPage
+from kernelpro.lab.sandbox.guards import MARGIN_BYTES
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
-from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
 from kernelpro.lab.tasks import paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
 
-_ORACLE_MEMORY_SHARE = 0.2
 _COMPILER_MODULES = ("torch._dynamo",)
 """What torch.compile imports: three of the four seconds that a compilation from its cache takes."""
-_BUFFER_MEMORY_SHARE = 0.15
-"""Share of the free device memory for buffer sets and as many outputs."""
+_MAX_PLANS = 4
+"""A plan whose float64 run takes more memory than it assumed is made again with what that run took."""
+_MEASURED_SLACK = 1.1
+_FLOAT64_BYTES = 8
 
 
 class Bench:
     """Set up once for a task on one device; `close` cleans up at any point."""
 
     def __init__(
-        self, task: Task, target: Target, options: Options, launcher: SandboxLauncher, builds: Builds
+        self,
+        task: Task,
+        target: Target,
+        options: Options,
+        launcher: SandboxLauncher,
+        builds: Builds,
+        plan_failures: int = 0,
     ):
+        """`plan_failures`: how often memory has run out although the plan said that it would not."""
         self.task, self.target, self.options = task, target, options
+        self._plan_failures = plan_failures
+        self._ballast: device_memory.Ballast | None = None
         self.launcher, self.builds = launcher, builds
         self.preparation = Stopwatch()
+        self.turns = Turns(enabled=False, seconds=options.call_timeout)
         self._regions: list[Region] = []
         self._candidate_regions: list[Region] = []
         self._guarded_regions: list[Region] = []
@@ -64,7 +79,9 @@ class Bench:
                     raise BadInput(
                         "no CUDA device is visible to torch: use --target cpu, or run on a host with a GPU"
                     )
+                device_memory.avoid_fragmentation()
                 torch.zeros(1, device="cuda")
+            self._ballast = device_memory.Ballast(self.target)
             self.seed = secrets.randbits(48)
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
@@ -77,16 +94,24 @@ class Bench:
             self.precision = self.reference.precision()
             dtype = self.reference.dtype() if self.precision == "native" else torch.float32
             self.unit = physics.compute_unit(self.target, self.precision, dtype)
-            self.oracle = Oracle(self.reference, int(_ORACLE_MEMORY_SHARE * self._free_bytes()))
+            self.oracle = Oracle(self.reference)
             seed = self.new_seed()
             self._form, leaves = self.oracle.inputs(seed)
             self._slots, self._region_bytes = layout(leaves)
-            self.output_spec = self.oracle.output_spec(seed)
+            self._guarded_bytes = layout(leaves, MARGIN_BYTES)[1]
+            with device_memory.measured_peak(self.target) as peak:
+                self.output_spec = self._run_reference(seed)
+            sizes = self._sizes(leaves, peak.nbytes)
+            del leaves
         with self.preparation("ceilings"):
             report("measuring the device")
+            self.free_own_memory()
             self.work, self.operators = work.count(self.reference, self.new_seed())
             self.measure_ceilings()
             self._flusher = Flusher(self.target, self.ceilings.cache_bytes)
+        with self.preparation("oracle"):
+            report("planning memory")
+            self._plan_memory(sizes, seed)
 
     def measure_ceilings(self) -> None:
         """The device's ceilings, and the task's floor under them."""
@@ -106,27 +131,99 @@ class Bench:
         """The tensors of the inputs for a seed."""
         return self.oracle.inputs(seed)[1]
 
+    # --- memory --------------------------------------------------------------------------------------
+
+    def _run_reference(self, seed: int) -> OutputSpec:
+        free = device_memory.free_bytes(self.target)
+        try:
+            return self.oracle.output_spec(seed)
+        except torch.OutOfMemoryError:
+            raise BadInput(
+                f"task {self.task.name}: one call of the reference does not fit into the {free / GB:.1f} GB "
+                f"of memory that are free beside its inputs ({self._region_bytes / GB:.1f} GB): end other "
+                "processes, or use smaller sizes"
+            ) from None
+
+    def _sizes(self, leaves: list[torch.Tensor], peak: int) -> TaskSizes:
+        outputs, parameters = self.output_spec.nbytes, self.reference.state_bytes()
+        peak = max(peak, self._region_bytes + outputs + parameters)
+        types = [leaf.dtype for leaf in leaves] + [dtype for _, dtype in self.output_spec.tensors]
+        size = min((dtype.itemsize for dtype in types if dtype.is_floating_point), default=_FLOAT64_BYTES)
+        return TaskSizes(self._region_bytes, outputs, parameters, peak, peak * _FLOAT64_BYTES // size)
+
+    def _plan_memory(self, sizes: TaskSizes, seed: int) -> None:
+        """Fit everything to the memory that is there, and decide how the oracle computes. Raises BadInput."""
+        # what this process holds now is part of the plan
+        self.free_own_memory()
+        held = torch.cuda.memory_allocated() if self.target == "cuda" else sizes.parameters
+        free = device_memory.free_bytes(self.target, held)
+        sliceable, fits = True, False
+        for _ in range(_MAX_PLANS):
+            self.plan = plan_memory(
+                self.task.name,
+                sizes,
+                free,
+                self.target,
+                self._flusher.nbytes,
+                sliceable,
+                self._plan_failures,
+            )
+            if self.plan.layout.slices > 1 and not self.oracle.can_slice:
+                sliceable = self._find_slicing(seed)
+                if not sliceable:
+                    continue
+            needed = self._try_oracle(seed, sizes.exact_peak)
+            fits = needed is not None
+            assumed = sizes.exact_peak // self.plan.layout.slices
+            if needed is not None and needed <= _MEASURED_SLACK * assumed:
+                break
+            needed = needed or 2 * assumed
+            sizes = replace(sizes, exact_peak=needed * self.plan.layout.slices)
+        if not fits:
+            self.oracle.use_own_type(sizes.exact_peak)
+        self.oracle.set_cache_bytes(self.plan.cache_bytes)
+        self.turns = Turns(self.plan.layout.takes_turns, self.options.call_timeout)
+        self.free_own_memory()
+
+    def _find_slicing(self, seed: int) -> bool:
+        try:
+            return self.oracle.find_slicing(seed)
+        except torch.OutOfMemoryError:  # another process took it
+            return False
+
+    def _try_oracle(self, seed: int, exact_bytes: int) -> int | None:
+        """Run the oracle once as the plan says; returns the bytes that it took, None where there were too
+        few."""
+        layout = self.plan.layout
+        self.oracle.use_slices(layout.slices)
+        if not layout.exact:
+            self.oracle.use_own_type(exact_bytes)
+            return 0
+        with device_memory.measured_peak(self.target) as peak:
+            self.oracle.compute_first_slice(seed)
+        if isinstance(self.oracle.float64_error, torch.OutOfMemoryError):
+            self.oracle.retry_float64()
+            return None
+        return peak.nbytes if self.oracle.exact else 0
+
+    def free_own_memory(self) -> None:
+        """Give memory that the judge does not need at the moment to other processes, and that of children
+        which take turns."""
+        self.oracle.forget_inputs()
+        self.turns.take(None)
+        if self.target == "cuda":
+            torch.cuda.empty_cache()
+
     @property
     def candidate_buffer_sets(self) -> int:
-        """A candidate's buffer sets: so many calls can follow each other on fresh inputs."""
-        return len(self._candidate_regions)
-
-    def _free_bytes(self) -> int:
-        if self.target == "cuda":
-            return int(torch.cuda.mem_get_info()[0])
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        """Buffer sets of a candidate."""
+        return self.plan.layout.candidate_sets
 
     def _region(self) -> Region:
-        region = Region(self.target, self._region_bytes)
+        nbytes = self._guarded_bytes if self._shares_regions else self._region_bytes
+        region = Region(self.target, nbytes)
         self._regions.append(region)
         return region
-
-    def _buffer_set_count(self, limit: int) -> int:
-        """As many buffer sets as memory allows; a CPU, whose calls are made one by one, needs one."""
-        if self.target == "cpu":
-            return 1
-        size = self._region_bytes + self.output_spec.nbytes
-        return max(1, min(limit, int(_BUFFER_MEMORY_SHARE * self._free_bytes() / size)))
 
     def _allocate_regions(self, sets: int) -> list[Region]:
         """So many buffer sets; on an error none stays allocated."""
@@ -169,11 +266,12 @@ class Bench:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         modules = _COMPILER_MODULES if any(not name.startswith("eager") for name in variants) else ()
         environment = caches | _thread_variables() | paths.child_environment()
-        count = self._buffer_set_count(BUFFER_SETS) if buffer_sets is None else buffer_sets
-        regions, page = self._allocate_regions(count), self._completion_page()
+        regions, page = self._reference_regions(buffer_sets), self._completion_page()
         try:
             if regions:
                 self._fill_regions(regions)
+            if self.plan.layout.takes_turns:
+                self.free_own_memory()  # compilers need as much as a call
             process = self.launcher.start(
                 "baseline",
                 shared_fds=_file_descriptors(regions, page),
@@ -182,7 +280,8 @@ class Bench:
                 preload_modules=modules,
             )
         except BaseException:  # Ctrl-C too
-            self.release_regions(regions)
+            if regions is not self._candidate_regions:
+                self.release_regions(regions)
             if page:
                 page.close()
             raise
@@ -190,6 +289,22 @@ class Bench:
 
     def _completion_page(self) -> CompletionPage | None:
         return CompletionPage() if self.target == "cuda" else None
+
+    def _reference_regions(self, count: int | None) -> list[Region]:
+        """New buffers; by plan (`count` None) as many as fit, or the candidate's own."""
+        if count is None and self._shares_regions:
+            self._require_candidate_regions()
+            return self._candidate_regions
+        return self._allocate_regions(self.plan.layout.baseline_sets if count is None else count)
+
+    @property
+    def _shares_regions(self) -> bool:
+        """Baselines and guarded calls use the candidate's buffers."""
+        return not self.plan.layout.baseline_sets
+
+    def _require_candidate_regions(self) -> None:
+        if not self._candidate_regions:
+            self._candidate_regions = self._allocate_regions(self.candidate_buffer_sets)
 
     def _participant(
         self,
@@ -200,7 +315,9 @@ class Bench:
         slots: list[Slot] | None = None,
     ) -> Participant:
         arguments = process, regions, self._form, slots or self._slots, self._flusher, trusted
-        return CudaParticipant(*arguments, page=page) if page else CpuParticipant(*arguments)
+        participant = CudaParticipant(*arguments, page=page) if page else CpuParticipant(*arguments)
+        participant.turns = self.turns
+        return participant
 
     def start_candidate(self, role: str = "candidate", allowed_syscalls: tuple[str, ...] = ()) -> Participant:
         """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for
@@ -209,8 +326,9 @@ class Bench:
             # a file keeps more than its bytes (times, attributes, a position): the next child gets new ones
             self.release_regions(self._candidate_regions)
             self._candidate_regions = []
-        if not self._candidate_regions:
-            self._candidate_regions = self._allocate_regions(max(2, self._buffer_set_count(MAX_BUFFER_SETS)))
+        self._require_candidate_regions()
+        if self.target == "cuda":
+            torch.cuda.empty_cache()  # what the judge does not use is the candidate's
         participant = self._start_participant(role, self._candidate_regions, None, allowed_syscalls)
         try:
             participant.request(self.start_request(), self.options.call_timeout)
@@ -248,7 +366,10 @@ class Bench:
         """Memory for the inputs of guarded calls, with margins around them."""
         if self.target == "cpu":  # see start_candidate
             self.release_guarded_regions()
-        if not self._guarded_regions:
+        if self._shares_regions:
+            self._require_candidate_regions()
+            self._guarded_regions = self._candidate_regions[:1]
+        elif not self._guarded_regions:
             region = Region(self.target, nbytes)
             self._regions.append(region)
             self._guarded_regions = [region]
@@ -256,8 +377,9 @@ class Bench:
         return list(self._guarded_regions)
 
     def release_guarded_regions(self) -> None:
-        """Free that memory; no process uses it any more."""
-        self.release_regions(self._guarded_regions)
+        """Free that memory, unless it is the candidate's; no process uses it any more."""
+        if not self._shares_regions:
+            self.release_regions(self._guarded_regions)
         self._guarded_regions = []
 
     def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:
@@ -314,6 +436,8 @@ class Bench:
         """Free all buffers and unload the task."""
         for region in self._regions:
             region.close()
+        if self._ballast:
+            self._ballast.close()
         unload(self.task)
 
 

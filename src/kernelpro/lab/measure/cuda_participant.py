@@ -38,7 +38,8 @@ from typing import Any
 import torch
 
 from kernelpro.lab.measure import environment
-from kernelpro.lab.measure.participant import Participant, as_bits
+from kernelpro.lab.measure.memory_plan import MAX_ROUND_SETS
+from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.samples import BurstResult, CallResult, Sample
 from kernelpro.lab.sandbox.completion import CompletionPage, is_proven
 from kernelpro.lab.sandbox.memory import DeviceReader
@@ -64,11 +65,8 @@ _BUSY_PERCENT = 90
 """Utilization from which on the device counts as busy: a kernel that does not end shows 100."""
 PRELAUNCH_TRIES = 3
 """Of so many calls one must have been prelaunched, for others to be: a host may be late."""
-MAX_BUFFER_SETS = 16
-"""A candidate's, where memory allows: the energy meter calls on as many inputs in turn."""
-BUFFER_SETS = 8
-"""The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so
-many."""
+BUFFER_SETS = MAX_ROUND_SETS
+"""Buffer sets of timed rounds, where memory allows."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class CudaParticipant(Participant):
     @property
     def retained_outputs(self) -> int:
         """The last few outputs of timed calls are kept, so that each lies at another address."""
-        return min(BUFFER_SETS, len(self.regions)) - 1
+        return min(MAX_ROUND_SETS, len(self.regions)) - 1
 
     def call(
         self,
@@ -247,7 +245,7 @@ class CudaParticipant(Participant):
         self, answer: torch.Tensor, nonce: int, claims: list[list[Claim]], outputs: list[list[torch.Tensor]]
     ) -> None:
         slots = [slot for slot, _ in chain(*claims)]
-        if not self._trusted and not is_proven(answer, nonce, list(zip(slots, chain(*outputs), strict=True))):
+        if not self.trusted and not is_proven(answer, nonce, list(zip(slots, chain(*outputs), strict=True))):
             raise CandidateRejected(
                 Status.CHEATING, "its output was not complete when it said so: parts of it came later"
             )
@@ -270,8 +268,8 @@ class CudaParticipant(Participant):
 
     def check_output_unchanged(self, result: CallResult) -> None:
         """The frozen child's output must still be what it was: nothing may finish late."""
-        for before, after in zip(result.outputs, self._read(result.claims), strict=True):
-            if not torch.equal(as_bits(before), as_bits(after)):
+        for before, (slot, handle) in zip(result.outputs, result.claims, strict=True):
+            if not self._reader.is_unchanged(before, slot, handle):
                 raise CandidateRejected(Status.CHEATING, "the output changed after it was handed over")
 
     def _device_is_busy(self) -> bool:
@@ -280,12 +278,12 @@ class CudaParticipant(Participant):
     def _stop_all(self) -> None:
         """Stop the child; wait for it only if it has started other processes: on a GPU the host has little to
         do."""
-        if not self._trusted and self.process.stop_without_waiting() > 1:
+        if not self.trusted and self.process.stop_without_waiting() > 1:
             self._freeze()
 
     def _stop_all_at_once(self) -> None:
         """Before the gate opens: the child, and whatever it has started, stands still."""
-        if self._trusted:
+        if self.trusted:
             self.process.freeze_main()
         else:
             self.process.stop_without_waiting()

@@ -4,22 +4,24 @@ outputs:
     norm     ||y - t|| / ||t||
     element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that i lies in, rms of t / 16)
 
-Outputs that are not floating point count by their share of mismatches.
+Outputs that are not floating point count by their share of mismatches. Both sides may be given in slices of
+the batch (slicing.py). Everything is computed in pieces: a large output does not fit into memory five times
+in float64.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from kernelpro.lab.measure.oracle import Outputs
+from kernelpro.lab.measure.slicing import Expected, Scale
 from kernelpro.lab.tasks.reference import BITS
 
-_PIECE = 1 << 26
-"""Elements that are compared at once."""
+_PIECE = 1 << 23
+"""Elements that are compared at once: a comparison takes about six times their size in float64."""
 _MIN_ROW = 16
 """Elements from which on a row has a scale of its own."""
 _MIN_ROW_SCALE = 1 / 16
@@ -43,134 +45,227 @@ class Errors:
         return Errors(max(self.norm, other.norm), max(self.element, other.element), where)
 
 
-def measure_errors(outputs: Outputs, truth: Outputs, locate: bool = False) -> Errors:
+def measure_errors(outputs: Expected, truth: Expected, locate: bool = False) -> Errors:
     """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is."""
     worst = Errors(0.0, 0.0)
-    for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
-        worst = worst.combine(
-            _measure_one(output, right, locate, f"output {index} " if len(truth) > 1 else "")
-        )
+    for comparison in _comparisons(outputs, truth):
+        worst = worst.combine(comparison.errors(locate))
     return worst
 
 
-def _measure_one(output: torch.Tensor, right: torch.Tensor, locate: bool, label: str) -> Errors:
-    if not right.numel():
-        return Errors(0.0, 0.0)
-    if not right.is_floating_point():
-        share = float((output != right).double().mean())
-        return Errors(share, share, f"{label}{share:.2%} of the elements differ" if share else "")
-    pieces = _Pieces(output, right, label)
-    error, size = pieces.norms()
-    if not (math.isfinite(error) and math.isfinite(size)):
-        if where := pieces.first_bad():
-            return Errors(math.inf, math.inf, where)
-        pieces.finite = True
-        error, size = pieces.norms()
-    if not size:
-        return Errors(math.inf, math.inf, pieces.worst(1.0, locate)[1]) if error else Errors(0.0, 0.0)
-    return Errors(error / size, *pieces.worst(size / math.sqrt(right.numel()), locate))
-
-
-def first_wrong(outputs: Outputs, truth: Outputs, limit: float) -> str:
+def first_wrong(outputs: Expected, truth: Expected, limit: float) -> str:
     """The first element in memory order whose error is above the limit, in words; empty where there is
     none."""
-    for index, (output, right) in enumerate(zip(outputs, truth, strict=True)):
-        if right.numel() and (
-            where := _Pieces(output, right, f"output {index} " if len(truth) > 1 else "").first_above(limit)
-        ):
-            return where
-    return ""
+    return next(filter(None, (part.first_above(limit) for part in _comparisons(outputs, truth))), "")
 
 
-class _Pieces:
-    """An output and the truth, a few rows at a time: a large output does not fit into memory five times in
-    float64.
+def is_finite(truth: Expected) -> bool:
+    """Whether all elements are finite."""
+    return not any(comparison.scale().masked for comparison in _comparisons(truth, truth))
 
-    The truth is float64, and so is everything computed from both.
-    """
 
-    def __init__(self, output: torch.Tensor, right: torch.Tensor, label: str):
-        self._label, self._shape = label, right.shape
-        width = right.shape[-1] if right.dim() else 1
-        self._output, self._right = output.reshape(-1, width), right.reshape(-1, width)
-        self._step = max(1, _PIECE // width)
-        self.finite = False
-        """Elements where the truth is not finite count as 0."""
+def has_nan(truth: Expected) -> bool:
+    """Whether an element is not a number."""
+    comparisons = (part for part in _comparisons(truth, truth) if part.scale().masked)
+    return any(bool(piece.right.isnan().any()) for part in comparisons for piece in part.pieces())
 
-    def __iter__(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        for first in range(0, len(self._right), self._step):
-            rows = slice(first, first + self._step)
-            value, right = self._output[rows], self._right[rows].double()
-            if value.dtype not in BITS:  # torch has no difference of such a type and float64
-                value = value.double()
-            if self.finite:
-                value, right = (torch.where(torch.isfinite(right), part, 0.0) for part in (value, right))
-            yield first, value, right
 
-    def norms(self) -> tuple[float, float]:
-        """The norms of the difference and of the truth."""
-        norms = [torch.stack([(value - right).norm(), right.norm()]).tolist() for _, value, right in self]
-        return math.hypot(*(error for error, _ in norms)), math.hypot(*(size for _, size in norms))
+def output_elements(truth: Expected) -> list[int]:
+    """The number of elements of each output."""
+    return [comparison.scale().count for comparison in _comparisons(truth, truth)]
 
-    def first_bad(self) -> str:
+
+def _comparisons(outputs: Expected, truth: Expected) -> Iterator[_Comparison]:
+    """One for each output."""
+    count = len(truth) if isinstance(truth, list) else truth.count
+    return (_Comparison(outputs, truth, index, count) for index in range(count))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of an output and of the truth, or a part of one row; the last dimension is a row."""
+
+    first: int
+    """The first row."""
+    column: int
+    """The first column."""
+    value: torch.Tensor
+    right: torch.Tensor
+    row_rms: torch.Tensor | None = None
+    """The rms of the row of which this is a part."""
+
+    def relative(self, overall: float) -> torch.Tensor:
+        """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
+        row, width = self.row_rms, self.right.shape[1]
+        if row is None and width < _MIN_ROW:
+            row = torch.zeros_like(self.right[:, :1])
+        elif row is None:
+            row = self.right.norm(dim=-1, keepdim=True) / math.sqrt(width)
+        least = torch.where(row > 0, row.clamp_min(_MIN_ROW_SCALE * overall), overall)
+        return (self.value - self.right).abs_().div_(self.right.abs().clamp_min_(least))
+
+
+class _Comparison:
+    """One output and its truth."""
+
+    def __init__(self, outputs: Expected, truth: Expected, index: int, count: int):
+        self._outputs, self._truth, self._index = outputs, truth, index
+        self._label = f"output {index} " if count > 1 else ""
+        self._shape: list[int] = []
+
+    def _slices(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """First row of the batch, output and truth, slice by slice."""
+        if isinstance(self._truth, list):
+            assert isinstance(self._outputs, list), "both sides have the same slices"
+            yield 0, self._outputs[self._index], self._truth[self._index]
+            return
+        for rows in self._truth.ranges:
+            right = self._truth.compute(rows)[self._index]
+            if isinstance(self._outputs, list):
+                yield rows.start, self._outputs[self._index][rows], right
+            else:
+                same = self._outputs is self._truth
+                yield rows.start, right if same else self._outputs.compute(rows)[self._index], right
+            del right  # before the next one is computed
+
+    def pieces(self, masked: bool = False) -> Iterator[_Piece]:
+        """A few rows at a time. `masked`: elements where the truth is not finite count as 0."""
+        for start, value, right in self._slices():
+            self._shape = list(right.shape)
+            width = right.shape[-1] if right.dim() else 1
+            rows = right.numel() // max(width, 1)
+            before = start * rows // max(1, right.shape[0]) if right.dim() > 1 else 0
+            columns = start if right.dim() == 1 else 0
+            for first, some, truth in _row_groups(value, right, width):
+                for piece in _cut(some, truth, width, masked):
+                    yield replace(piece, first=before + first + piece.first, column=columns + piece.column)
+
+    def scale(self) -> Scale:
+        """The scale of the truth; of sliced outputs it is kept, so that a check computes them once."""
+        known = None if isinstance(self._truth, list) else self._truth.scales.get(self._index)
+        if known is None:
+            known = self._measure_scale()
+            if not isinstance(self._truth, list):
+                self._truth.scales[self._index] = known
+        return known
+
+    def _measure_scale(self) -> Scale:
+        mine = _Comparison(self._truth, self._truth, self._index, 1)
+        for masked in (False, True):
+            norms, count, is_float = list[torch.Tensor](), 0, True
+            for piece in mine.pieces(masked):
+                count, is_float = count + piece.right.numel(), piece.right.is_floating_point()
+                norms += [piece.right.norm()] if is_float else []
+            size = float(torch.stack(norms).norm()) if norms else 0.0
+            if math.isfinite(size):
+                break
+        return Scale(size, count, masked, is_float)
+
+    def errors(self, locate: bool) -> Errors:
+        scale = self.scale()
+        if not scale.count:
+            return Errors(0.0, 0.0)
+        if not scale.is_float:
+            wrong = sum(float((piece.value != piece.right).sum()) for piece in self.pieces()) / scale.count
+            return Errors(wrong, wrong, f"{self._label}{wrong:.2%} of the elements differ" if wrong else "")
+        if scale.masked and (where := self._first_bad()):
+            return Errors(math.inf, math.inf, where)
+        norms, worst, where = list[torch.Tensor](), list[torch.Tensor](), ""
+        largest = -1.0
+        for piece in self.pieces(scale.masked):
+            relative = piece.relative(scale.rms)
+            norms.append((piece.value - piece.right).norm())
+            worst.append(relative.max())
+            if locate and not float(worst[-1]) <= largest:
+                largest, where = float(worst[-1]), self._worst_of(piece, relative)
+        error, element = float(torch.stack(norms).norm()), float(torch.stack(worst).max())
+        if not math.isfinite(error) and (where := self._first_bad() or where):
+            return Errors(math.inf, math.inf, where)
+        if not scale.size:
+            return Errors(math.inf, math.inf, where) if error else Errors(0.0, 0.0)
+        return Errors(error / scale.size, math.inf if math.isnan(element) else element, where)
+
+    def _first_bad(self) -> str:
         """The first value that is finite where the truth is not, or the reverse; empty where there is
         none."""
-        for first, value, right in self:
+        for piece in self.pieces():
+            value, right = piece.value, piece.right
             same = (value == right) | (value.isnan() & right.isnan())
             bad = torch.where(torch.isfinite(right), ~torch.isfinite(value), ~same)
             if bool(bad.any()):
-                return self._place(first, value, right, bad.double())
+                return self._worst_of(piece, bad.double())
         return ""
-
-    def worst(self, overall: float, locate: bool) -> tuple[float, str]:
-        """The largest error relative to the scale of its row, and its location.
-
-        `overall`: the scale where a row has none.
-        """
-        worst, where = -1.0, ""
-        for first, value, right in self:
-            relative = _relative(value, right, overall)
-            if not (largest := float(relative.max())) <= worst:
-                worst = math.inf if math.isnan(largest) else largest
-                where = self._place(first, value, right, relative) if locate else ""
-        return worst, where
 
     def first_above(self, limit: float) -> str:
         """The first element whose error is above the limit, in words."""
-        size = self.norms()[1]
-        overall = size / math.sqrt(self._right.numel()) if math.isfinite(size) and size else 1.0
-        for first, value, right in self:
-            same = (value == right) | (value.isnan() & right.isnan())
-            wrong = ~same & ~(_relative(value, right, overall) <= limit)
+        scale = self.scale()
+        overall = scale.rms if math.isfinite(scale.size) and not scale.masked else 1.0
+        for piece in self.pieces():
+            same = (piece.value == piece.right) | (piece.value.isnan() & piece.right.isnan())
+            wrong = ~same if not scale.is_float else ~same & ~(piece.relative(overall) <= limit)
             if bool(wrong.any()):
                 row = int(wrong.any(1).nonzero()[0])
-                return self._at("first wrong", first, row, int(wrong[row].nonzero()[0]), value, right)
+                return self._at("first wrong", piece, row, int(wrong[row].nonzero()[0]))
         return ""
 
-    def _place(self, first: int, value: torch.Tensor, right: torch.Tensor, weight: torch.Tensor) -> str:
+    def _worst_of(self, piece: _Piece, weight: torch.Tensor) -> str:
         # a maximum over rows first is four times as fast as one argmax over everything
         row = int(weight.amax(1).argmax())
-        return self._at("worst", first, row, int(weight[row].argmax()), value, right)
+        return self._at("worst", piece, row, int(weight[row].argmax()))
 
-    def _at(
-        self, which: str, first: int, row: int, column: int, value: torch.Tensor, right: torch.Tensor
-    ) -> str:
-        flat, index = (first + row) * right.shape[1] + column, list[int]()
-        for size in reversed(self._shape):  # torch.unravel_index imports sympy
+    def _at(self, which: str, piece: _Piece, row: int, column: int) -> str:
+        width = self._shape[-1] if self._shape else 1
+        flat, index = (piece.first + row) * width + piece.column + column, list[int]()
+        for size in reversed(self._shape[1:]):  # torch.unravel_index imports sympy
             flat, position = divmod(flat, size)
             index.insert(0, position)
-        got, expected = float(value[row, column]), float(right[row, column])
+        index = [flat, *index] if self._shape else []
+        got, expected = float(piece.value[row, column]), float(piece.right[row, column])
         return f"{self._label}{which} at {index}: got {got:.7g}, should be {expected:.7g}"
 
 
-def _relative(value: torch.Tensor, right: torch.Tensor, overall: float) -> torch.Tensor:
-    """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
-    width = right.shape[1]
-    row = (
-        right.norm(dim=-1, keepdim=True) / math.sqrt(width)
-        if width >= _MIN_ROW
-        else torch.zeros_like(right[:, :1])
-    )
-    scale = right.abs()
-    torch.maximum(scale, torch.where(row > 0, row.clamp_min(_MIN_ROW_SCALE * overall), overall), out=scale)
-    return (value - right).abs_().div_(scale)
+def _row_groups(
+    value: torch.Tensor, right: torch.Tensor, width: int
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """First row, output and truth as matrices, of a part of the batch: outputs that are not contiguous are
+    copied part by part."""
+    if right.dim() < 2 or not right.numel():
+        yield 0, value.reshape(-1, max(width, 1)), right.reshape(-1, max(width, 1))
+        return
+    rows = right.numel() // right.shape[0] // width
+    step = max(1, _PIECE // (rows * width))
+    for first in range(0, right.shape[0], step):
+        group = slice(first, first + step)
+        yield first * rows, value[group].reshape(-1, width), right[group].reshape(-1, width)
+
+
+def _cut(value: torch.Tensor, right: torch.Tensor, width: int, masked: bool) -> Iterator[_Piece]:
+    """Pieces of matrices: some rows, or parts of one row where it is too long."""
+    if width <= _PIECE:
+        step = max(1, _PIECE // max(width, 1))
+        for first in range(0, len(right), step):
+            yield _Piece(first, 0, *_widen(value[first : first + step], right[first : first + step], masked))
+        return
+    for first in range(len(right)):
+        parts = [slice(column, column + _PIECE) for column in range(0, width, _PIECE)]
+        norms = []
+        for part in parts:
+            _, truth = _widen(value[first : first + 1, part], right[first : first + 1, part], masked)
+            norms += [truth.norm()] if truth.is_floating_point() else []
+        row = torch.stack(norms).norm().reshape(1, 1) / math.sqrt(width) if norms else None
+        for part in parts:
+            some, truth = _widen(value[first : first + 1, part], right[first : first + 1, part], masked)
+            yield _Piece(first, part.start, some, truth, row)
+
+
+def _widen(value: torch.Tensor, right: torch.Tensor, masked: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in types whose difference torch computes in float64."""
+    if not right.is_floating_point():
+        return value, right
+    right = right.double()
+    if value.dtype not in BITS:  # torch has no difference of such a type and float64
+        value = value.double()
+    if masked:
+        finite = torch.isfinite(right)
+        value, right = torch.where(finite, value, 0.0), torch.where(finite, right, 0.0)
+    return value, right

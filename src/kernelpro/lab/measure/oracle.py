@@ -1,9 +1,10 @@
 """The oracle: inputs and right outputs of a task, computed in float64 by the parent alone.
 
-Where float64 does not fit or is not supported, the reference's own type is used and `exact` is False. The
-first run decides that: what a candidate does to the device's memory later cannot make the oracle less exact.
-Inputs and outputs are cached within a share of the memory, because every candidate of a task is verified on
-the same ones.
+Where float64 is not supported or does not fit (memory_plan.py), the reference's own type is used and `exact`
+is False. The first run decides that: what a candidate does to the device's memory later cannot make the
+oracle less exact. Where float64 does not fit at once, `expected` computes it in slices of the batch
+(slicing.py). Inputs and outputs are cached within a share of the memory, because every candidate of a task is
+verified on the same ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -20,21 +21,23 @@ import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
+from kernelpro.lab.measure import device_memory
+from kernelpro.lab.measure.slicing import Expected, Outputs, Scale, SlicedOutputs, Slicing, find_slicing
 from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened_dtype
 from kernelpro.records import BadInput
 
-_PIECE = 1 << 26
+_PIECE = 1 << 23
 """Elements that are rounded at once: rounding needs three times their size in float64."""
 _SIGNIFICANT = 53
 """Bits of a float64."""
 _WORTH_SECONDS = 0.02
 """A float64 run that takes less is fast enough."""
+_HOST_SLACK = 1.5
 _TRIALS = 2
 """Runs of each way before one is chosen; the first may load libraries."""
-Outputs = list[torch.Tensor]
 T = TypeVar("T")
 
 
@@ -109,6 +112,13 @@ class _LruCache(Generic[T]):
             return
         self._entries[key] = value, size
         self._bytes += size
+        self._shrink()
+
+    def resize(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._shrink()
+
+    def _shrink(self) -> None:
         while self._bytes > self._max_bytes:
             _, (_, dropped) = self._entries.popitem(last=False)
             self._bytes -= dropped
@@ -117,9 +127,21 @@ class _LruCache(Generic[T]):
 class Oracle:
     """Inputs by seed and distribution, and the reference's outputs for them."""
 
-    def __init__(self, reference: Reference, cache_bytes: int):
+    def __init__(self, reference: Reference, cache_bytes: int = 0):
         self.reference = reference
         self.exact = True
+        self.float64_error: Exception | None = None
+        """Why the first run in float64 failed."""
+        self._slicing: Slicing | None = None
+        self._slices = 1
+        self._rows: slice | None = None
+        """The rows of the batch to which this oracle is restricted; see `sample`."""
+        self._modifies_inputs = True
+        """Whether the reference may modify its inputs: unless the first run shows that it does not."""
+        self._output_count = 1
+        self._host_model: torch.nn.Module | None = None
+        self._exact_bytes = 0
+        self._scales: dict[tuple[int, str], dict[int, Scale]] = {}
         self._structure = "tensor"
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
@@ -139,14 +161,110 @@ class Oracle:
         if self._last is None or self._last[0] != key:
             inputs, self._last = self._inputs.get(key), None  # frees memory for the next ones
             if inputs is None:
-                form, leaves = self.reference.inputs(seed)
-                inputs = form, transform(leaves, distribution, seed)
+                inputs = self._make_inputs(seed, distribution)
                 self._inputs.put(key, inputs, inputs[1])
             self._last = key, *inputs
         return self._last[1], list(self._last[2])
 
+    def _make_inputs(self, seed: int, distribution: str) -> tuple[tree.TreeSpec, list[torch.Tensor]]:
+        form, leaves = self.reference.inputs(seed)
+        if self._rows is not None and self._slicing:
+            leaves = [leaf.clone() for leaf in self._slicing.cut(leaves, self._rows)]
+        return form, transform(leaves, distribution, seed, in_place=True)
+
+    def forget_inputs(self) -> None:
+        """Free the last inputs: another process needs the memory."""
+        self._last = None
+
+    # --- memory --------------------------------------------------------------------------------------
+
+    def set_cache_bytes(self, cache_bytes: int) -> None:
+        """Bytes for cached inputs and outputs."""
+        self._truths.resize(cache_bytes // 2)
+        self._inputs.resize(cache_bytes // 2)
+
+    @property
+    def can_slice(self) -> bool:
+        """Whether `find_slicing` has found how."""
+        return self._slicing is not None
+
+    def find_slicing(self, seed: int) -> bool:
+        """Whether outputs can be computed in slices of the batch; from then on `use_slices` can be called."""
+        form, leaves = self.inputs(seed)
+        self._slicing = find_slicing(lambda cut: self.run(None, form, cut), leaves)
+        return self._slicing is not None
+
+    def use_slices(self, slices: int) -> None:
+        """Compute expected outputs in so many slices."""
+        assert slices == 1 or self._slicing, "find_slicing comes first"
+        self._slices = slices
+
+    def use_own_type(self, exact_bytes: int) -> None:
+        """Compute expected outputs in the task's own type; in float64 a call would take `exact_bytes`."""
+        self.exact, self._exact_bytes = False, exact_bytes
+        self._models.pop(torch.float64, None)
+
+    def compute_first_slice(self, seed: int) -> None:
+        """Compute expected outputs once, or a slice of them: that decides whether they are exact."""
+        form, leaves = self.inputs(seed)
+        expected = self.compute_expected(form, leaves)
+        if isinstance(expected, SlicedOutputs):
+            expected.compute(expected.ranges[0])
+
+    def retry_float64(self) -> None:
+        """After a first run without enough memory: try again with less."""
+        self.exact, self.float64_error = True, None
+
+    def keep_one_model(self) -> None:
+        """Free the parameters in the type that expected outputs do not need."""
+        self._models.pop(None if self.exact else torch.float64, None)
+        self._host_model = None
+
+    @property
+    def sample_share(self) -> float:
+        """The share of the batch that `sample` has."""
+        if self._slices == 1 or not self._slicing:
+            return 1.0
+        return float(self._slicing.ranges(self._slices)[0].stop / self._slicing.rows)
+
+    def sample(self) -> Oracle:
+        """An oracle for the task that can be computed at once: where this one computes slices, for the first
+        slice alone. Rows do not depend on each other then, so that what holds for a slice holds for all."""
+        if self._slices == 1 or not self._slicing:
+            return self
+        part = Oracle(self.reference)
+        part.exact, part._settled, part._models = self.exact, self._settled, self._models
+        part._modifies_inputs, part._slicing = self._modifies_inputs, self._slicing
+        part._rows = self._slicing.ranges(self._slices)[0]
+        return part
+
+    # --- outputs -------------------------------------------------------------------------------------
+
+    def expected(self, seed: int, distribution: str = AS_GIVEN) -> Expected:
+        """The right outputs for the inputs of a seed and a distribution, in slices where they do not fit at
+        once."""
+        if self._slices == 1:
+            return self.truth(seed, distribution)
+        outputs = self.compute_expected(*self.inputs(seed, distribution))
+        assert isinstance(outputs, SlicedOutputs)
+        outputs.scales = self._scales.setdefault((seed, distribution), {})
+        return outputs
+
+    def compute_expected(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Expected:
+        """As `compute`, in slices where the outputs do not fit at once."""
+        return self._in_slices(leaves, lambda cut: self.compute(form, cut))
+
+    def _in_slices(
+        self, leaves: list[torch.Tensor], compute: Callable[[list[torch.Tensor]], Outputs]
+    ) -> Expected:
+        slicing = self._slicing
+        if self._slices == 1 or slicing is None:
+            return compute(leaves)
+        ranges = slicing.ranges(self._slices)
+        return SlicedOutputs(ranges, lambda rows: compute(slicing.cut(leaves, rows)), self._output_count)
+
     def truth(self, seed: int, distribution: str = AS_GIVEN) -> Outputs:
-        """The right outputs for the inputs of a seed and a distribution."""
+        """The right outputs for the inputs of a seed and a distribution, computed at once."""
         key = (seed, distribution)
         outputs = self._truths.get(key)
         if outputs is None:
@@ -155,22 +273,39 @@ class Oracle:
         return outputs
 
     def compute(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
-        """Float64 outputs for any inputs; computed in the task's own type, without TF32, where float64
-        fails."""
+        """Float64 outputs for any inputs; in the task's own type, without TF32, where float64 fails."""
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
             except (RuntimeError, TypeError) as error:  # torch has no float64 for it, or no memory
                 if self._settled:
                     raise self._explain(error) from error
-                self.exact = False  # every verdict notes it
+                self.exact, self.float64_error = False, error  # every verdict notes it
                 self._models.clear()
                 if self.reference.device == "cuda":
                     torch.cuda.empty_cache()
             else:
                 self._settled = True
                 return outputs
-        return [leaf.double() if leaf.is_floating_point() else leaf for leaf in self.run(None, form, leaves)]
+        return self.run(None, form, leaves)
+
+    def own_error_source(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs | None:
+        """Float64 outputs in host memory, for an oracle whose device is too small for float64: slow, so only
+        the error of its own outputs is measured against them. None where the host cannot compute them."""
+        fits = 0 < _HOST_SLACK * self._exact_bytes < device_memory.host_bytes()
+        if self.exact or self.reference.device == "cpu" or not fits:
+            return None
+        try:
+            if self._host_model is None:
+                self._host_model = self.reference.model(torch.float64, "cpu")
+            cast = [leaf.to("cpu", widened_dtype(leaf.dtype, torch.float64)) for leaf in leaves]
+            with torch.no_grad():
+                result = self._host_model(*tree.unflatten(form, cast))
+        except (RuntimeError, TypeError, MemoryError):  # no memory, or operators that only a GPU has
+            return None
+        outputs: Outputs = []
+        tree.flatten(result, outputs)
+        return outputs
 
     def _explain(self, error: Exception) -> Exception:
         """Why a float64 run failed that succeeded before: memory, or the reference rejects these inputs.
@@ -209,13 +344,17 @@ class Oracle:
             return self._run_fast(form, leaves)
 
     def _run(self, dtype: torch.dtype | None, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
-        cast = [leaf.to(widened_dtype(leaf.dtype, dtype), copy=True) for leaf in leaves]
+        copy = self._modifies_inputs
+        cast = [leaf.to(widened_dtype(leaf.dtype, dtype), copy=copy) for leaf in leaves]
         result = self._models[dtype](*tree.unflatten(form, cast))
-        del cast  # frees memory, of which large tasks have little
         self._structure = describe_structure(result)
         outputs: Outputs = []
         tree.flatten(result, outputs)
-        return [output.detach().clone() for output in outputs]
+        kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
+        if dtype is None and copy:
+            self._modifies_inputs = not all(map(same_bits, cast, leaves))
+        del cast, result  # frees memory, of which large tasks have little
+        return [_own(output.detach(), kept) for output in outputs]
 
     def _run_fast(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
         """In float64, with cuDNN or without it, whichever is faster."""
@@ -243,12 +382,18 @@ class Oracle:
             return True
         return len(other) >= _TRIALS and min(took) <= min(other)
 
-    def emulate(self, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> tuple[Outputs, int]:
-        """The outputs with matrix operands of `bits` significant bits, and the number of matrix products."""
+    def emulate(
+        self, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor]
+    ) -> tuple[Expected, MatrixRounding]:
+        """The outputs with matrix operands of `bits` significant bits, and the mode that counts matrix
+        products: completely once the outputs have been read."""
         mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
-        with mode:
-            outputs = self.run(torch.float64 if self.exact else None, form, leaves)
-        return outputs, mode.products
+
+        def compute(cut: list[torch.Tensor]) -> Outputs:
+            with mode:
+                return self.run(torch.float64 if self.exact else None, form, cut)
+
+        return self._in_slices(leaves, compute), mode
 
     def output_spec(self, seed: int) -> OutputSpec:
         """What the reference's outputs look like in the task's own types."""
@@ -258,10 +403,34 @@ class Oracle:
             outputs = self.run(None, form, leaves)
         except SystemExit as error:
             raise BadInput(f"task {name}: the reference called sys.exit({error})") from None
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             raise BadInput(
                 f"task {name}: the reference raised {type(error).__name__}: {str(error)[:300]}"
             ) from error
         if not outputs:
             raise BadInput(f"task {name}: the reference returns no tensor")
+        self._output_count = len(outputs)
         return OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), self._structure)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one type and shape hold the same bytes, so that NaN equals itself."""
+    x, y = as_bits(a), as_bits(b)
+    return all(
+        torch.equal(x[first : first + _PIECE], y[first : first + _PIECE])
+        for first in range(0, len(x), _PIECE)
+    )
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes, as int64 where possible, which compares faster."""
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
+
+
+def _own(output: torch.Tensor, kept: set[int]) -> torch.Tensor:
+    """The output in memory of its own: not that of a parameter or input, and not part of something larger."""
+    storage = output.untyped_storage()
+    return output.clone() if storage.data_ptr() in kept or storage.nbytes() > output.nbytes else output

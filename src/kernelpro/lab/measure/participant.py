@@ -17,7 +17,9 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.measure.oracle import same_bits
 from kernelpro.lab.measure.samples import CallResult, LoopResult
+from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox.compilation import TimeLimitExceeded
 from kernelpro.lab.sandbox.memory import DeviceReader, HostReader, OutputUnreadable, Region, Slot
 from kernelpro.lab.sandbox.outputs import CandidateRejected, Claim, OutputSpec, parse_claims
@@ -34,6 +36,11 @@ class Flusher:
     def __init__(self, device: str, cache_bytes: int):
         size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, 128 << 20)
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffer."""
+        return self._buffer.nbytes
 
     def flush(self) -> None:
         """Evict everything else from the cache."""
@@ -59,7 +66,8 @@ class Participant(ABC):
         trusted: bool = False,
     ):
         """`trusted`: the parent does not check for other processes that it may have started."""
-        self.process, self.regions, self._slots, self._trusted = process, regions, slots, trusted
+        self.process, self.regions, self._slots, self.trusted = process, regions, slots, trusted
+        self.turns: Turns | None = None
         self._form, self._flusher = form, flusher
         self._reader: HostReader | DeviceReader = self._make_reader()
         self.cpu_ms_while_stopped: list[float] = []
@@ -179,6 +187,7 @@ class Participant(ABC):
 
     def prepare(self, seconds: float, **settings: Any) -> None:
         """Between two calls: the child drops its last output; see CandidateServer.prepare for `settings`."""
+        self.take_turn()
         self.process.thaw()
         self.request({"op": "prepare", **settings}, seconds)
 
@@ -186,6 +195,18 @@ class Participant(ABC):
         """Before timed calls: also one call on stale inputs, so that the host's path is warm."""
         stale = random.randrange(len(self.regions))
         self.prepare(seconds, warm=True, set=stale, retain=self.retained_outputs, **settings)
+
+    def take_turn(self) -> None:
+        """Where memory is short, the process that was called last frees its own."""
+        if self.turns:
+            self.turns.take(self)
+
+    def release_memory(self, seconds: float) -> None:
+        """The child drops its outputs and frees what its allocator holds."""
+        self._reader.close()  # memory that is still mapped here would not be freed
+        self.process.thaw()
+        self.request({"op": "release_memory"}, seconds)
+        self.process.freeze()
 
     # --- loops ---------------------------------------------------------------------------------------
 
@@ -251,7 +272,7 @@ class Participant(ABC):
     def _check_inputs_unmodified(self, buffer_set: int, inputs: list[torch.Tensor]) -> None:
         raw = self.regions[buffer_set].raw
         for index, (slot, tensor) in enumerate(zip(self._slots, inputs, strict=True)):
-            if not torch.equal(as_bits(slot.view(raw)), as_bits(tensor)):
+            if not same_bits(slot.view(raw), tensor):
                 raise CandidateRejected(
                     Status.WRONG, f"modifies its input {index}, which the reference does not modify"
                 )
@@ -259,7 +280,7 @@ class Participant(ABC):
     # --- the process ---------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
-        if not self.process.freeze() and not self._trusted:
+        if not self.process.freeze() and not self.trusted:
             raise CandidateRejected(Status.CHEATING, "it keeps running when it is stopped")
 
     def close(self) -> None:
@@ -275,12 +296,6 @@ class Participant(ABC):
         return thread
 
 
-def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes, so that NaN equals itself; as int64 where possible, which compares faster."""
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
-
-
 _CANDIDATE_STAGES = {"call": "forward", "construct": "constructing ModelNew: ModelNew()"}
 _PHASES = {
     "start": "starting",
@@ -289,6 +304,7 @@ _PHASES = {
     "construct": "constructing ModelNew",
     "map_inputs": "mapping the inputs",
     "prepare": "between two calls",
+    "release_memory": "while it freed memory between two calls",
     "call": "in forward",
     "loop": "in forward, called in a loop",
     "stop_loop": "after being called in a loop",

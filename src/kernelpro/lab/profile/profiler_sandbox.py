@@ -65,6 +65,7 @@ class ProfilerSandbox:
     ) -> tuple[list[CommandResult], bytes]:
         """Run commands until one fails, each for at most `seconds`; return their results and a tar of
         `collect`."""
+        self._bench.free_own_memory()
         memory = int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         process = self._bench.launcher.start(
             "profile",

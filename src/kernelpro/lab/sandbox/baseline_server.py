@@ -9,6 +9,7 @@ It serves the requests of a candidate's child, so that both sides of a timing pa
 
 from __future__ import annotations
 
+import gc
 import io
 from typing import Any
 
@@ -36,20 +37,20 @@ class BaselineServer(CandidateServer):
 
     def compile_variants(self, request: Request, tail: bytes) -> Reply:
         """Call every variant once on inputs of its own, which compiles it."""
-        form, leaves = self._reference.inputs(0)
         failed, seeds = {}, {}
         for variant in request["variants"]:
             try:
                 self._select_variant(variant)
                 with torch.no_grad():
-                    source = self._run_variant(
-                        variant, tree.unflatten(form, [leaf.clone() for leaf in leaves])
-                    )
+                    # inputs of its own: a variant may modify them
+                    source = self._run_variant(variant, tree.unflatten(*self._reference.inputs(0)))
             except Exception as error:  # a variant whose compiler fails is reported and left out
                 failed[variant] = describe_exception(error)
             else:
                 if source:
                     seeds[variant] = source
+            gc.collect()  # compilers keep inputs and outputs in cycles
+            self._device.release_memory()
         return {"failed": failed, "seeds": seeds}, b""
 
     def _run_variant(self, variant: str, values: list[Any]) -> str:
@@ -77,5 +78,5 @@ class BaselineServer(CandidateServer):
         tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if compiled and variant not in self._models:
-            self._models[variant] = torch.compile(self._reference.model(), mode=MODES[variant])
+            self._models[variant] = torch.compile(self._models["eager"], mode=MODES[variant])
         self._model = self._models.get(variant, self._models["eager"])

@@ -8,6 +8,7 @@ only where the parent's agrees. Requests, one at a time:
     load           source, seed, initial state   -> how parameters were set, or which stage failed
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
+    release_memory nothing                       -> ok; drops all outputs and frees unused memory
     call           buffer sets, in order         -> where the outputs of these calls lie, own milliseconds of
                                                     a call, native ones
                    with a gate's value           -> first where the outputs will lie, once all is launched;
@@ -116,6 +117,13 @@ class CandidateServer(RequestServer):
             with torch.no_grad():
                 self._model(*self._arguments[request.get("set", 0)])
                 self._device.synchronize()
+        return {}, b""
+
+    def release_memory(self, request: Request, tail: bytes) -> Reply:
+        """Drop all outputs and free unused memory."""
+        self._outputs = None
+        self._retained_outputs.clear()
+        self._device.release_memory()
         return {}, b""
 
     def call(self, request: Request, tail: bytes) -> Reply:

@@ -38,6 +38,9 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Wait for all work; a CPU call has finished when it returns."""
 
+    def release_memory(self) -> None:
+        """Nothing is cached on a CPU."""
+
     def time_calls(self, calls: Callable[[], None]) -> float:
         """The milliseconds that `calls` took by this process's clock."""
         begun = time.perf_counter()
@@ -90,6 +93,11 @@ class CudaDevice:
     def synchronize(self) -> None:
         """Wait for all queued work."""
         torch.cuda.synchronize()
+
+    def release_memory(self) -> None:
+        """Free memory that torch keeps for later tensors."""
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
     def time_calls(self, calls: Callable[[], None]) -> float:
         """The milliseconds that `calls` took by CUDA events, until nothing was left to do in any stream."""

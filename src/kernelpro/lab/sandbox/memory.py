@@ -19,6 +19,8 @@ import torch
 from kernelpro.lab.sandbox import gpu
 
 _ALIGN = 512
+_COMPARED_BYTES = 1 << 28
+"""Bytes that are compared at once: a comparison of uint8 takes as many."""
 DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
@@ -73,7 +75,8 @@ def layout(tensors: list[torch.Tensor], margin: int = 0) -> tuple[list[Slot], in
     """
     slots, offset = [], margin
     for tensor in tensors:
-        dense = torch.empty_like(tensor)  # preserves strides where the tensor is dense and non-overlapping
+        # preserves strides where the tensor is dense and non-overlapping
+        dense = torch.empty_like(tensor, device="meta")
         slot = Slot(offset, tuple(dense.shape), tuple(dense.stride()), dtype_name(dense.dtype))
         slots.append(slot)
         offset += -(-max(slot.span(), 1) // _ALIGN) * _ALIGN + margin
@@ -218,6 +221,21 @@ class DeviceReader:
 
     def read(self, slot: Slot, handle: str) -> torch.Tensor:
         """A copy of the output, complete when this returns: the parent's clock includes it."""
+        raw = self._map(slot, handle).clone()
+        torch.cuda.synchronize()
+        return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
+
+    def is_unchanged(self, output: torch.Tensor, slot: Slot, handle: str) -> bool:
+        """Whether the memory still holds what `read` returned; compared in pieces, without another copy."""
+        raw = torch.empty(0, dtype=torch.uint8, device="cuda").set_(output.untyped_storage())
+        now = self._map(slot, handle)
+        return all(
+            torch.equal(raw[first : first + _COMPARED_BYTES], now[first : first + _COMPARED_BYTES])
+            for first in range(0, len(now), _COMPARED_BYTES)
+        )
+
+    def _map(self, slot: Slot, handle: str) -> torch.Tensor:
+        """The bytes of an output where they are."""
         try:
             if handle not in self._mappings:
                 self._mappings[handle] = gpu.open_ipc_handle(bytes.fromhex(handle))
@@ -225,14 +243,11 @@ class DeviceReader:
             if slot.offset < 0 or slot.offset + slot.span() > size:
                 raise OutputUnreadable("output lies outside the memory that it names")
             if not slot.span():
-                return Slot(0, slot.shape, slot.stride, slot.dtype).view(
-                    torch.empty(0, dtype=torch.uint8, device="cuda")
-                )
-            raw = gpu.as_byte_tensor(base + slot.offset, slot.span()).clone()
+                return torch.empty(0, dtype=torch.uint8, device="cuda")
+            mapped: torch.Tensor = gpu.as_byte_tensor(base + slot.offset, slot.span())
+            return mapped
         except (gpu.GpuError, ValueError) as error:
             raise OutputUnreadable(f"output memory cannot be mapped: {error}") from None
-        torch.cuda.synchronize()
-        return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
 
     def close(self) -> None:
         """Release all mappings."""

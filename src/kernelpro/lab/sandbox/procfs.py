@@ -91,6 +91,12 @@ def status_kib(pid: int, field: str) -> int:
     return 0
 
 
+def meminfo_kib(field: str) -> int:
+    """A field of /proc/meminfo in KiB; 0 where there is none."""
+    rows = (line.split() for line in read("/proc/meminfo").splitlines())
+    return next((int(row[1]) for row in rows if row and row[0] == f"{field}:"), 0)
+
+
 def resident_bytes(pid: int) -> int:
     """The resident memory of a process."""
     fields = read(f"/proc/{pid}/statm").split()

@@ -5,6 +5,8 @@ In all of them zeros (masks, triangles) stay zero.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 AS_GIVEN = "as given"
@@ -24,27 +26,46 @@ OFFSET = 1024.0
 no correct digits left in float32, while a variance of differences from the mean keeps four."""
 _INFINITE_SHARE = 1 / 4096
 _MIN_INFINITE = 8
+_PIECE = 1 << 24
+"""Elements that are transformed at once."""
 
 
-def transform(leaves: list[torch.Tensor], distribution: str, seed: int) -> list[torch.Tensor]:
-    """Transform the floating-point tensors; others are unchanged."""
+def transform(
+    leaves: list[torch.Tensor], distribution: str, seed: int, in_place: bool = False
+) -> list[torch.Tensor]:
+    """Transform the floating-point tensors; others are unchanged.
+
+    `in_place`: the caller needs the originals no more, so that tensors whose memory nobody else refers to are
+    overwritten: large tasks have no memory for another copy.
+    """
     return [
-        _transform_leaf(leaf, distribution, seed + i) if leaf.is_floating_point() else leaf
+        _transform_leaf(leaf, distribution, seed + i, in_place) if leaf.is_floating_point() else leaf
         for i, leaf in enumerate(leaves)
     ]
 
 
-def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int) -> torch.Tensor:
+def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int, in_place: bool) -> torch.Tensor:
     if distribution == AS_GIVEN or not leaf.numel():
         return leaf
     generator = torch.Generator(leaf.device).manual_seed(seed)
+    leaf = leaf if in_place and _is_exclusive(leaf) else leaf.clone()
     if distribution in _SPIKE_EXPONENTS:
         return _with_spikes(leaf, *_SPIKE_EXPONENTS[distribution], generator)
     if distribution == ODD_ROWS:
         return _with_odd_rows(leaf, generator)
     if distribution in (INFINITIES, NEGATIVE_INFINITIES):
         return _with_infinities(leaf, distribution == NEGATIVE_INFINITIES, generator)
-    return leaf * {"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution]
+    return leaf.mul_({"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution])
+
+
+def _is_exclusive(leaf: torch.Tensor) -> bool:
+    """Whether no other tensor shares its memory, and no two elements do."""
+    alone = _references(leaf) == _references(torch.empty(1, device=leaf.device))
+    return alone and bool(torch.ops.aten.is_non_overlapping_and_dense.default(leaf))
+
+
+def _references(tensor: torch.Tensor) -> int:
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
 def _with_spikes(leaf: torch.Tensor, low: float, high: float, generator: torch.Generator) -> torch.Tensor:
@@ -55,7 +76,7 @@ def _with_spikes(leaf: torch.Tensor, low: float, high: float, generator: torch.G
     factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
     # "amax": an index drawn twice stays reproducible
     factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")
-    return leaf.clone().put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
+    return leaf.put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
 
 
 def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -67,12 +88,18 @@ def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tens
         return leaf
     draws = torch.rand((*leaf.shape[:-1], 1), generator=generator, device=leaf.device)
     signs = torch.where(draws < 0.125, -1.0, 1.0)
-    offset = (OFFSET * leaf.float().square().mean().sqrt() * signs).to(leaf.dtype)
-    first = leaf[..., :1].float()
-    constant = torch.exp2(first.abs().clamp(2.0**-10, 2.0**10).log2().round()).copysign(first)
-    odd = torch.where(draws < 0.25, leaf + offset, leaf)
-    odd = torch.where(draws > 0.75, constant.to(leaf.dtype).expand_as(leaf), odd)
-    return torch.where(leaf == 0, leaf, odd)
+    rms = torch.linalg.vector_norm(leaf, dtype=torch.float32) / math.sqrt(leaf.numel())
+    offset = (OFFSET * rms * signs).to(leaf.dtype)
+    step = max(1, _PIECE // (leaf.numel() // leaf.shape[0]))
+    for first_row in range(0, leaf.shape[0], step):
+        rows = slice(first_row, first_row + step)
+        part, draw = leaf[rows], draws[rows]
+        first = part[..., :1].float()
+        constant = torch.exp2(first.abs().clamp(2.0**-10, 2.0**10).log2().round()).copysign(first)
+        odd = torch.where(draw < 0.25, part + offset[rows], part)
+        odd = torch.where(draw > 0.75, constant.to(leaf.dtype).expand_as(part), odd)
+        leaf[rows] = torch.where(part == 0, part, odd)
+    return leaf
 
 
 def _with_infinities(leaf: torch.Tensor, negative: bool, generator: torch.Generator) -> torch.Tensor:
@@ -81,4 +108,4 @@ def _with_infinities(leaf: torch.Tensor, negative: bool, generator: torch.Genera
     where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
     values = leaf.take(where)
     infinite = torch.full_like(values, -torch.inf) if negative else values.sign() * torch.inf
-    return leaf.clone().put_(where, torch.where(values == 0, values, infinite))
+    return leaf.put_(where, torch.where(values == 0, values, infinite))

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_COUNTED = 1 << 26
+"""Elements that are counted at once."""
 _SHAPE_ONLY = ("_like", "new_")
 """Suffix and prefix of operators that use only the shape and dtype of a tensor."""
 _PARTIAL_READS = ("grid_sampler", "nll_loss", "searchsorted", "upsample_")
@@ -89,6 +91,13 @@ _REPLACING = {"index_put", "index_copy", "index_fill", "scatter", "masked_fill",
 _POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d")
 
 
+def count_nonzero(tensor: Tensor) -> int:
+    """Elements that are not zero, counted in pieces: on a GPU torch makes an int64 of each element."""
+    flat = tensor.reshape(-1)
+    pieces = range(0, flat.numel(), _COUNTED)
+    return sum(int(torch.count_nonzero(flat[first : first + _COUNTED])) for first in pieces)
+
+
 class ElementSet:
     """A set of elements of a memory region: none, all, or those of a mask."""
 
@@ -137,7 +146,7 @@ class MemoryRegion:
 
     def add_tensor(self, tensor: Tensor) -> None:
         """Register a tensor in this region."""
-        count = int(torch.count_nonzero(tensor)) if self._sparse else tensor.numel()
+        count = count_nonzero(tensor) if self._sparse else tensor.numel()
         self._max_bytes += count * tensor.element_size()
 
     def record_read(self, view: Tensor, chosen: Tensor | None) -> None:
@@ -169,10 +178,8 @@ class MemoryRegion:
     def _bytes(self, mask: Tensor | None, sparse: bool) -> int:
         if mask is None:
             return 0
-        return (
-            int(torch.count_nonzero(mask & (self._memory != 0) if sparse else mask))
-            * self._memory.element_size()
-        )
+        count = count_nonzero(mask & (self._memory != 0) if sparse else mask)
+        return count * self._memory.element_size()
 
 
 class ReadTracker:

@@ -132,14 +132,19 @@ class Reference:
         """Parameters and buffers by name, on the CPU."""
         return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
 
-    def model(self, dtype: torch.dtype | None = None) -> nn.Module:
-        """A fresh copy on the device; with `dtype`, all floating-point tensors are converted."""
-        again = self.task.form == "kernelbench" and _has_closures(self._model)
-        return self._to_device(self._build() if again else copy.deepcopy(self._model), dtype)
+    def state_bytes(self) -> int:
+        """Bytes of parameters and buffers."""
+        return sum(tensor.nbytes for tensor in self._model.state_dict().values())
 
-    def _to_device(self, model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    def model(self, dtype: torch.dtype | None = None, device: str = "") -> nn.Module:
+        """A fresh copy on the task's device or another; with `dtype`, all floating-point tensors are
+        converted."""
+        again = self.task.form == "kernelbench" and _has_closures(self._model)
+        return self._to_device(self._build() if again else copy.deepcopy(self._model), dtype, device)
+
+    def _to_device(self, model: nn.Module, dtype: torch.dtype | None, device: str = "") -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(self.device, widened_dtype(tensor.dtype, dtype))
+            return tensor.to(device or self.device, widened_dtype(tensor.dtype, dtype))
 
         for part in model.modules():
             for name, value in list(vars(part).items()):

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 from kernelpro.lab import tree
 from kernelpro.lab.operator_mode import OperatorMode
-from kernelpro.lab.tasks.reads import ReadTracker, tensors
+from kernelpro.lab.tasks.reads import ReadTracker, count_nonzero, tensors
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Work
 
@@ -42,7 +42,7 @@ class _WorkCounter(OperatorMode):
             matrices = [
                 a for a in args if isinstance(a, torch.Tensor) and a.dim() >= 2 and a.is_floating_point()
             ]
-            densities = [float(torch.count_nonzero(m)) / max(m.numel(), 1) for m in matrices[-2:]]
+            densities = [count_nonzero(m) / max(m.numel(), 1) for m in matrices[-2:]]
             work = count * min(densities, default=1.0)
             self.flops += work
         elif function.is_view:

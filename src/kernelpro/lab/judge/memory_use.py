@@ -1,0 +1,68 @@
+"""Who is to blame when memory runs out: the judge's own memory is never charged to a candidate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from kernelpro.lab.measure.memory_plan import GB
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import BadInput, Status
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_REQUESTED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (KiB|MiB|GiB)")
+_NOTICEABLE = 64 << 20
+
+
+class MemoryUse:
+    """What a candidate has taken of the memory that the plan leaves to it."""
+
+    def __init__(self, share: int, in_use: Callable[[], int]):
+        """`share`: bytes that are left to the candidate. `in_use`: bytes that all processes but the judge
+        use."""
+        self._share, self._in_use = share, in_use
+        self._before = in_use()
+        self.peak_bytes = 0
+
+    def record(self, retained: int = 0) -> None:
+        """Look at what is in use now; `retained` bytes of it are kept at the judge's request."""
+        self.peak_bytes = max(self.peak_bytes, self._in_use() - self._before - retained)
+
+    @contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Where memory runs out inside, decide who is to blame, while the candidate still holds its own.
+
+        Raises CandidateRejected, with figures, where the candidate took more than its share, and
+        torch.OutOfMemoryError where the plan was wrong.
+        """
+        try:
+            yield
+        except CandidateRejected as error:
+            if error.status is not Status.CRASHED or "out of memory" not in error.reason.lower():
+                raise
+            raise self._explain(error.reason) from None
+        except (torch.OutOfMemoryError, BadInput) as error:  # of the judge; of a baseline
+            if isinstance(error, BadInput) and "out of memory" not in str(error).lower():
+                raise
+            self.record()
+            if self.peak_bytes <= self._share:
+                raise torch.OutOfMemoryError(str(error)) from None
+            reason = f"it allocated {self._figures()}; the rest is needed to check its answers"
+            raise CandidateRejected(Status.CRASHED, reason) from None
+
+    def _figures(self) -> str:
+        return f"{self.peak_bytes / GB:.1f} GB of the {self._share / GB:.1f} GB that were free for it"
+
+    def _explain(self, reason: str) -> Exception:
+        """Of a candidate that ran out of memory: not its fault where its share was not there."""
+        self.record()
+        match = _REQUESTED.search(reason)
+        requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+        if match and self.peak_bytes + requested < self._share - _NOTICEABLE:
+            return torch.OutOfMemoryError(f"the plan left too little to the candidate: {reason}")
+        more = f", and asked for {requested / GB:.1f} GB more" if match else ""
+        first_line = reason.splitlines()[0]
+        return CandidateRejected(Status.CRASHED, f"{first_line}; it had allocated {self._figures()}{more}")

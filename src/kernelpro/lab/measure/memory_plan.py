@@ -1,0 +1,238 @@
+"""How the judge divides a device's memory between itself, the baselines and the candidate.
+
+`plan_memory` is a pure function of sizes. It goes down a ladder of layouts, from the most comfortable to the
+smallest, and returns the first that fits. Comfort is given up in this order; checks never are:
+
+ 1. cached inputs and expected outputs shrink to what is left over;
+ 2. fewer buffer sets for candidate and baselines, and shorter bursts or none;
+ 3. expected outputs are computed in slices of the batch, where the reference allows that (slicing.py);
+ 4. candidate and baselines take turns: one set of inputs for both, and each side frees its memory before the
+    other is called;
+ 5. the oracle runs in the task's own type instead of float64.
+
+The last layout holds one eager call of the reference (inputs I, outputs O, parameters W; peak P, which
+includes them), a second copy of I and O, and a fixed part. Since P >= I + O, it fits where
+
+    2 P + 2 W + contexts of three processes + cache flusher + scratch memory <= free memory
+
+so every task is judged whose reference fits twice beside its parameters and the fixed part. On a CPU it takes
+two more sets of inputs: each process has files of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kernelpro.records import BadInput, Target
+
+GB = 10**9
+MAX_BURST_SETS = 16
+"""Buffer sets of a candidate: so many calls of a burst can follow each other on fresh inputs."""
+MAX_ROUND_SETS = 8
+"""The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so
+many buffer sets, and as many outputs are kept."""
+MAX_SLICES = 64
+_CONTEXT_BYTES = {"cuda": 700 << 20, "cpu": 300 << 20}
+"""A process with torch: its context, libraries and their workspaces."""
+_SCRATCH_BYTES = 600 << 20
+"""Temporary memory of comparisons, which work in pieces (errors.py)."""
+_CACHE_SHARE = 0.2
+"""Most of the free memory that cached inputs and expected outputs take."""
+_SLACK = 1.05
+"""Allocators round up, and split blocks."""
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """Bytes of a task; `peak` and `exact_peak` include the other three, in the types of that run."""
+
+    inputs: int
+    outputs: int
+    parameters: int
+    peak: int
+    """Most memory of one eager call in the task's own types."""
+    exact_peak: int
+    """The same in float64."""
+
+    @property
+    def working(self) -> int:
+        """What a call needs beyond its inputs and parameters: its outputs and temporaries."""
+        return max(self.outputs, self.peak - self.inputs - self.parameters)
+
+    @property
+    def widening(self) -> float:
+        """How much larger values are in the oracle's type."""
+        return self.exact_peak / max(1, self.peak)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One rung of the ladder."""
+
+    candidate_sets: int
+    baseline_sets: int
+    """0: the baselines use the candidate's, and so do guarded calls."""
+    slices: int = 1
+    """Pieces in which expected outputs are computed."""
+    takes_turns: bool = False
+    """Candidate and baselines free their memory before the other is called."""
+    exact: bool = True
+    """The oracle runs in float64."""
+
+    @property
+    def frees_before_check(self) -> bool:
+        """The candidate frees its memory before its outputs are checked."""
+        return self.takes_turns and self.slices == 1
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What fits into the memory of a device for one task."""
+
+    layout: Layout
+    free_bytes: int
+    """Free before the judge took anything."""
+    candidate_bytes: int
+    """What is left to a candidate, inputs excluded."""
+    cache_bytes: int
+    """For inputs and expected outputs that are used again."""
+    burst_calls: int
+    """Most calls of a burst; 0: there are no bursts."""
+
+    @property
+    def given_up(self) -> str:
+        """What does not fit, in words; empty where all of it does."""
+        layout, parts = self.layout, list[str]()
+        if layout.takes_turns:
+            parts.append("candidate and baselines take turns in it")
+        elif layout.candidate_sets < 2:
+            parts.append("one set of inputs")
+        if layout.slices > 1:
+            parts.append(f"the oracle computes {layout.slices} slices of the batch one by one")
+        if not layout.exact:
+            parts.append("the oracle runs in the task's own type")
+        return f"{_gb(self.free_bytes)} of memory were free: {', '.join(parts)}" if parts else ""
+
+
+def plan_memory(
+    task: str,
+    sizes: TaskSizes,
+    free: int,
+    target: Target,
+    flush_bytes: int,
+    sliceable: bool,
+    failures: int = 0,
+) -> MemoryPlan:
+    """The most comfortable layout that fits; raises BadInput where none does.
+
+    `sliceable`: expected outputs can be computed in slices. `failures`: how often a plan for this task has
+    turned out too large; each makes the next one smaller.
+    """
+    budget = int(free * 0.75**failures)
+    ladder = list(_ladder(target, sliceable))
+    for layout in ladder:
+        if _needed(sizes, layout, target, flush_bytes) <= budget:
+            return _complete(sizes, layout, free, budget, target, flush_bytes)
+    layout = min(ladder, key=lambda rung: _needed(sizes, rung, target, flush_bytes))
+    needed = _needed(sizes, layout, target, flush_bytes)
+    if needed > free:
+        where = "the device" if target == "cuda" else "this machine"
+        raise BadInput(
+            f"task {task}: judging it needs {_gb(needed)} of memory, and {_gb(free)} of {where} are free: "
+            f"inputs {_gb(sizes.inputs)}, outputs {_gb(sizes.outputs)}, one call of the reference "
+            f"{_gb(sizes.peak)}; end other processes, or use smaller sizes"
+        )
+    return _complete(sizes, layout, free, free, target, flush_bytes)
+
+
+def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
+    """Layouts, the most comfortable first."""
+    slices = [2**n for n in range(1, MAX_SLICES.bit_length())] if sliceable else []
+    if target == "cuda":
+        for count in (MAX_BURST_SETS, MAX_ROUND_SETS, 4, 2):
+            yield Layout(count, min(count, MAX_ROUND_SETS))
+        yield from (Layout(2, 2, number) for number in slices)
+    else:
+        yield Layout(2, 1)
+    yield from (Layout(1, 1, number) for number in (1, *slices))
+    alone = Layout(1, 0 if target == "cuda" else 1, takes_turns=True)
+    yield from (replace(alone, slices=number) for number in (1, *slices))
+    yield replace(alone, exact=False)
+
+
+def _fixed(sizes: TaskSizes, target: Target, flush_bytes: int) -> int:
+    """The flusher, scratch memory, three processes (candidate, guarded calls, baselines); parameters of
+    the candidate, the baselines and the oracle."""
+    copies = 2 + sizes.widening
+    return int(3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes + copies * sizes.parameters)
+
+
+def _needed(sizes: TaskSizes, layout: Layout, target: Target, flush_bytes: int) -> int:
+    return int(_SLACK * _Parts(sizes, layout, target).largest()) + _fixed(sizes, target, flush_bytes)
+
+
+class _Parts:
+    """Bytes by user, without the fixed part."""
+
+    def __init__(self, sizes: TaskSizes, layout: Layout, target: Target):
+        self._sizes, self._layout = sizes, layout
+
+        def retained(sets: int) -> int:  # outputs of earlier calls that a process keeps on a GPU
+            return (min(MAX_ROUND_SETS, max(1, sets)) - 1) * sizes.outputs if target == "cuda" else 0
+
+        guarded = 0 if layout.baseline_sets == 0 else 1
+        self.regions = (layout.candidate_sets + layout.baseline_sets + guarded) * sizes.inputs
+        self.candidate = sizes.working + retained(layout.candidate_sets)
+        """Of a candidate that needs as much as the reference."""
+        self.baseline = sizes.working + retained(layout.baseline_sets)
+        self.beside = 0 if layout.takes_turns else self.baseline
+        """Of the baselines while a candidate is called."""
+        self.own = sizes.inputs + sizes.outputs
+        """Of the judge: the inputs of a call, and a copy of its outputs."""
+        self.truth = int(sizes.exact_peak / layout.slices) if layout.exact else sizes.working
+
+    def largest(self) -> int:
+        """At the stage that takes most."""
+        return max(self._prepare(), self._compile(), self._call(), self._check())
+
+    def _prepare(self) -> int:
+        """The tolerance and the probes; unless they take turns, the baselines compile meanwhile."""
+        sizes, layout = self._sizes, self._layout
+        # operands rounded to fewer bits; the truths of two seeds
+        rounded = sizes.widening * (sizes.inputs + 2 * sizes.outputs) / layout.slices
+        derived = int(rounded) if layout.exact else sizes.inputs
+        compiling = layout.baseline_sets * sizes.inputs + sizes.peak
+        return self.own + self.truth + derived + (0 if layout.takes_turns else compiling)
+
+    def _compile(self) -> int:
+        """The baselines compile on inputs of their own; where they take turns, the judge holds none."""
+        held = max(1, self._layout.baseline_sets) + (not self._layout.takes_turns)
+        return held * self._sizes.inputs + self._sizes.peak
+
+    def _call(self) -> int:
+        return self.regions + max(self.candidate + self.beside, self.baseline) + self.own
+
+    def _check(self) -> int:
+        processes = 0 if self._layout.frees_before_check else self.candidate + self.beside
+        return self.regions + processes + self.own + self.truth
+
+
+def _complete(
+    sizes: TaskSizes, layout: Layout, free: int, budget: int, target: Target, flush_bytes: int
+) -> MemoryPlan:
+    """The plan with this layout: what is left over serves the caches, bursts and the candidate."""
+    parts, fixed = _Parts(sizes, layout, target), _fixed(sizes, target, flush_bytes)
+    left = budget - _needed(sizes, layout, target, flush_bytes)
+    cache = max(0, min(left // 2, int(_CACHE_SHARE * budget)))
+    truth = 0 if layout.frees_before_check else parts.truth
+    others = fixed + cache + int(_SLACK * (parts.regions + parts.beside + truth))
+    # of each call in a burst: its inputs, its outputs in the child, and a copy of them
+    calls = int((budget - others - sizes.working) / (_SLACK * (sizes.inputs + 2 * sizes.outputs)))
+    calls = min(layout.candidate_sets, calls) if target == "cuda" and not layout.takes_turns else 0
+    candidate = free - others - int(_SLACK * parts.own)
+    return MemoryPlan(layout, free, max(0, candidate), cache, calls if calls >= 2 else 0)
+
+
+def _gb(count: int) -> str:
+    return f"{count / GB:.1f} GB"

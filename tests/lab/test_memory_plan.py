@@ -1,0 +1,102 @@
+"""The memory plan: what fits is used, comfort goes before checks, and what cannot fit is the task's fault."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import pytest
+
+from kernelpro.lab.measure.memory_plan import GB, MAX_SLICES, Layout, MemoryPlan, TaskSizes, plan_memory
+from kernelpro.records import BadInput
+
+pytestmark = pytest.mark.together
+FLUSH = 120 << 20
+FIXED_GB = 3.0
+"""Three processes, the flusher and scratch memory."""
+
+
+def sizes(inputs: float, outputs: float, parameters: float = 0.0, temporary: float = 0.0) -> TaskSizes:
+    """A float32 task, in GB."""
+    peak = inputs + outputs + parameters + temporary
+    return TaskSizes(*(int(value * GB) for value in (inputs, outputs, parameters, peak, 2 * peak)))
+
+
+def plan(
+    task: TaskSizes,
+    free: float,
+    sliceable: bool = True,
+    failures: int = 0,
+    target: Literal["cuda", "cpu"] = "cuda",
+) -> MemoryPlan:
+    return plan_memory("t", task, int(free * GB), target, FLUSH, sliceable, failures)
+
+
+def test_small_tasks_give_up_nothing() -> None:
+    result = plan(sizes(0.13, 0.07), 24)
+    assert result.layout == Layout(16, 8) and result.burst_calls == 16 and result.given_up == ""
+    assert result.cache_bytes > 3 * GB
+
+
+def test_the_largest_problems_fit_an_h200_in_float64_at_once() -> None:
+    rms_norm = plan(sizes(7.52, 7.52, temporary=0.12), 139)
+    assert rms_norm.layout.slices == 1 and rms_norm.layout.exact and not rms_norm.layout.takes_turns
+    assert rms_norm.candidate_bytes > 2 * 7.52 * GB
+
+
+def test_comfort_is_given_up_in_order() -> None:
+    task = sizes(4.3, 4.3)
+    layouts = [plan(task, free).layout for free in range(140, 22, -2)]
+    for roomy, tight in itertools.pairwise(layouts):
+        assert tight.candidate_sets <= roomy.candidate_sets
+        assert tight.takes_turns >= roomy.takes_turns and tight.exact <= roomy.exact
+    assert layouts[0].slices == 1 and layouts[-1].slices > 1 and layouts[-1].takes_turns
+    assert all(layout.exact for layout in layouts), "slices come before the task's own type"
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+@pytest.mark.parametrize("sliceable", [True, False])
+def test_whatever_fits_twice_is_judged(target: Literal["cuda", "cpu"], sliceable: bool) -> None:
+    shares = [(1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.05, 0.95, 0.0), (0.3, 0.3, 0.4), (0.1, 0.0, 0.9)]
+    for share, free in itertools.product(shares, (8, 16, 24, 40, 48, 80, 140)):
+        peak = (free - FIXED_GB) / (2 + 2 * share[0] * (target == "cpu")) / 1.06
+        result = plan(
+            sizes(*(part * peak for part in share[:2]), temporary=share[2] * peak),
+            free,
+            sliceable,
+            target=target,
+        )
+        assert result.candidate_bytes >= 0.94 * (1 - share[0]) * peak * GB, "as much as the reference"
+        assert result.layout.slices <= (MAX_SLICES if sliceable else 1)
+
+
+def test_a_task_that_does_not_fit_is_reported_with_figures() -> None:
+    with pytest.raises(BadInput) as caught:
+        plan(sizes(8.59, 8.59), 24)
+    message = str(caught.value)
+    assert "task t: judging it needs 3" in message and "24.0 GB of the device are free" in message
+    assert "inputs 8.6 GB, outputs 8.6 GB, one call of the reference 17.2 GB" in message
+
+
+def test_what_was_given_up_is_stated() -> None:
+    tight = plan(sizes(4.3, 4.3), 24)
+    assert tight.given_up.startswith(
+        "24.0 GB of memory were free: candidate and baselines take turns in it, "
+    )
+    assert f"the oracle computes {tight.layout.slices} slices of the batch one by one" in tight.given_up
+    unsliced = plan(sizes(4.3, 4.3), 24, sliceable=False)
+    assert "the oracle runs in the task's own type" in unsliced.given_up
+    assert unsliced.layout.frees_before_check and not tight.layout.frees_before_check
+
+
+def test_a_plan_that_failed_is_followed_by_a_smaller_one() -> None:
+    task = sizes(4.3, 4.3)
+    first, second, third = (plan(task, 48, failures=count) for count in range(3))
+    assert first.layout != second.layout and second.layout != third.layout
+    assert third.layout.takes_turns and third.candidate_bytes > first.candidate_bytes
+
+
+def test_bursts_are_as_long_as_memory_allows() -> None:
+    calls = [plan(sizes(size, size), 80).burst_calls for size in (0.1, 0.5, 1, 2, 4, 8)]
+    assert calls[0] == 16 and calls == sorted(calls, reverse=True) and 1 not in calls
+    assert plan(sizes(0.1, 0.1), 80, target="cpu").burst_calls == 0

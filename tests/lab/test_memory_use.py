@@ -1,0 +1,56 @@
+"""Who is blamed when memory runs out, with which figures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelpro.lab.judge.memory_use import MemoryUse
+from kernelpro.lab.measure.memory_plan import GB
+from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.records import BadInput, Status
+
+pytestmark = pytest.mark.together
+SHARE = 120 * GB
+CHILD = "forward raised OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.\nGPU 0 has more"
+
+
+def blame(error: Exception, taken_gb: float) -> None:
+    """Raise what follows from an error after the candidate has taken so much."""
+    in_use = [7 * GB]
+    use = MemoryUse(SHARE, lambda: in_use[0])
+    with use.blaming():
+        in_use[0] += int(taken_gb * GB)
+        raise error
+
+
+def test_a_candidate_that_asks_for_more_than_its_share_gets_the_figures() -> None:
+    with pytest.raises(CandidateRejected) as caught:
+        blame(CandidateRejected(Status.CRASHED, CHILD), 96.1)
+    assert caught.value.status is Status.CRASHED
+    figures = "it had allocated 96.1 GB of the 120.0 GB that were free for it, and asked for 42.9 GB more"
+    assert caught.value.reason.endswith(figures) and "\n" not in caught.value.reason
+
+
+def test_a_candidate_whose_share_was_not_there_is_not_blamed() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="the plan left too little to the candidate"):
+        blame(CandidateRejected(Status.CRASHED, CHILD), 10)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), BadInput("x: out of memory")]
+)
+def test_where_judge_or_baseline_run_out_the_share_decides(error: Exception) -> None:
+    with pytest.raises(
+        CandidateRejected, match=r"it allocated 130\.0 GB of the 120\.0 GB that were free for it;"
+    ):
+        blame(error, 130)
+    with pytest.raises(torch.OutOfMemoryError):
+        blame(error, 60)
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(CandidateRejected, match=r"^wrong$"):
+        blame(CandidateRejected(Status.WRONG, "wrong"), 200)
+    with pytest.raises(BadInput, match=r"^throttled$"):
+        blame(BadInput("throttled"), 200)
