@@ -2,8 +2,8 @@
 
     python benchmarks/memory_plans.py ../KernelBench [--level 1]
 
-No GPU is needed: each problem runs once on meta tensors, which have shapes but no memory. Its peak is that of the tensors that
-operators create; workspaces inside operators are not counted.
+No GPU is needed: each problem runs once on meta tensors, which have shapes but no memory. Its peak is that of
+the tensors that operators create; workspaces inside operators are not counted.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ def test_where_answers_are_short_no_two_candidates_are_asked_the_same(
 ) -> None:
     dice = random.Random(1)
     bench: Any = SimpleNamespace(
+        max_burst_calls=8,
         new_seed=lambda: dice.getrandbits(48),
         secret=dice,
         output_spec=OutputSpec(((shape, torch.float32),)),
@@ -39,6 +40,7 @@ def test_where_answers_are_short_no_two_candidates_are_asked_the_same(
 @pytest.mark.parametrize(("warm_ms", "kinds"), [(0.2, 5), (5.0, 4)])
 def test_however_early_rounds_end_there_are_some_of_all_kinds(warm_ms: float, kinds: int) -> None:
     bench: Any = SimpleNamespace(
+        max_burst_calls=8,
         new_seed=lambda: 1,
         secret=random.Random(1),
         output_spec=OutputSpec((((4,), torch.float32),)),
@@ -91,6 +93,7 @@ class Lending:
 def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_runner, "CudaParticipant", Lending)
     bench: Any = SimpleNamespace(
+        max_burst_calls=8,
         new_seed=lambda: 1,
         secret=random.Random(1),
         output_spec=OutputSpec((((4096,), torch.float32),)),
@@ -140,6 +143,7 @@ def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ah
 
     dice = random.Random(1)
     bench: Any = SimpleNamespace(
+        max_burst_calls=8,
         new_seed=lambda: dice.getrandbits(48),
         secret=dice,
         output_spec=OutputSpec((((4096,), torch.float32),)),

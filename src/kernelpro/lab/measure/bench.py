@@ -215,6 +215,11 @@ class Bench:
             torch.cuda.empty_cache()
 
     @property
+    def max_burst_calls(self) -> int:
+        """So many calls of a burst fit into memory; 0 where bursts do not."""
+        return self.plan.burst_calls
+
+    @property
     def candidate_buffer_sets(self) -> int:
         """Buffer sets of a candidate."""
         return self.plan.layout.candidate_sets

@@ -264,7 +264,7 @@ class RoundRunner:
         if not is_short(self._bench.target, min(self._baselines.warm_ms.values())) or self.burst_skip_reason:
             return 1
         buffers = participant.buffer_sets, self._baselines.participant.buffer_sets
-        return max(1, min(BUFFER_SETS, *buffers, self._bench.plan.burst_calls))
+        return max(1, min(BUFFER_SETS, *buffers, self._bench.max_burst_calls))
 
     def _burst(self, participant: Participant, name: str, seeds: list[int]) -> Sample:
         """A burst of the candidate, whose outputs are verified, or of a baseline."""

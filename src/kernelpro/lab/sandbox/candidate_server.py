@@ -121,7 +121,7 @@ class CandidateServer(RequestServer):
 
     def release_memory(self, request: Request, tail: bytes) -> Reply:
         """Drop all outputs and free unused memory."""
-        self._outputs = None
+        self._outputs = []
         self._retained_outputs.clear()
         self._device.release_memory()
         return {}, b""
