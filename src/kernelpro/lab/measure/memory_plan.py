@@ -13,7 +13,7 @@ smallest, and returns the first that fits. Comfort is given up in this order; ch
 The last layout holds one eager call of the reference (inputs I, outputs O, parameters W; peak P, which
 includes them), a second copy of I and O, and a fixed part. Since P >= I + O, it fits where
 
-    2 P + 2 W + contexts of three processes + cache flusher + scratch memory <= free memory
+    2 P + 3 W + contexts of three processes + cache flusher + scratch memory <= free memory
 
 so every task is judged whose reference fits twice beside its parameters and the fixed part. On a CPU it takes
 two more sets of inputs: each process has files of its own.
@@ -163,8 +163,8 @@ def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
 
 def _fixed(sizes: TaskSizes, target: Target, flush_bytes: int) -> int:
     """The flusher, scratch memory, three processes (candidate, guarded calls, baselines); parameters of
-    the candidate, the baselines and the oracle."""
-    copies = 2 + sizes.widening
+    the candidate, the baselines (eager and compiled) and the oracle."""
+    copies = 3 + sizes.widening
     return int(3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes + copies * sizes.parameters)
 
 
