@@ -206,7 +206,8 @@ class GuardBuilder:
 
     def _add_value(self, text: str, value: Any, done: set[int], depth: int) -> None:
         name = self._name(value)
-        if isinstance(value, _IMMUTABLE):
+        is_flat = isinstance(value, tuple) and all(isinstance(item, _IMMUTABLE) for item in value)
+        if isinstance(value, _IMMUTABLE) or is_flat:
             self._settings.append(f"({text} is {name} or equal({text}, {name}))")
             return
         if isinstance(value, (tuple, list, dict, set)):

@@ -60,6 +60,6 @@ def result_html(verdict: Verdict | None, summary: str, report: Path | None) -> s
         for name, ratio in verdict.speedup.items()
         if name in verdict.times
     ]
-    link = f'<p><a href="{html.escape(report.as_uri())}">report</a></p>' if report else ""
+    link = f'<p><a href="{html.escape(report.resolve().as_uri())}">report</a></p>' if report else ""
     head = "<tr><th>baseline</th><th>time</th><th>speed-up</th></tr>"
     return f"<p><b>{first}</b></p><table>{head}{''.join(rows)}</table>{link}"
