@@ -104,7 +104,7 @@ _WORDS = """
 _NOT_NAMES = frozenset(_WORDS.split())
 
 
-class _Block(NamedTuple):
+class _CodeBlock(NamedTuple):
     """An open brace: its scope, name and definition, and where the head continues after `= {}`."""
 
     scope: str
@@ -113,7 +113,7 @@ class _Block(NamedTuple):
     resume: int = 0
 
 
-_BODY = _Block("body")
+_BODY = _CodeBlock("body")
 
 
 class _CppScanner:
@@ -121,7 +121,7 @@ class _CppScanner:
         self.text = text
         self.newlines = [match.start() for match in re.finditer("\n", text)]
         self.found: list[Definition] = []
-        self.stack: list[_Block] = []
+        self.stack: list[_CodeBlock] = []
 
     def line(self, offset: int) -> int:
         """Return the line of an offset."""
@@ -130,7 +130,7 @@ class _CppScanner:
     def scan(self) -> list[Definition]:
         """Scan the whole file."""
         text, start = self.text, 0
-        branches: list[list[_Block]] = []
+        branches: list[list[_CodeBlock]] = []
         for match in _DELIMITER.finditer(text):
             at = match.start()
             first = text[at]
@@ -157,7 +157,7 @@ class _CppScanner:
                 block.definition.end = last
         return [d for d in self.found if d.end >= d.start]
 
-    def directive(self, match: re.Match[str], branches: list[list[_Block]]) -> None:
+    def directive(self, match: re.Match[str], branches: list[list[_CodeBlock]]) -> None:
         """Handle #define, and start each branch of a condition from the nesting at its #if."""
         if condition := _CONDITION.match(match.group()):
             if condition[1] == "if":
@@ -205,7 +205,7 @@ class _CppScanner:
         self.found.append(definition)
         return definition
 
-    def open_block(self, start: int, end: int) -> _Block:
+    def open_block(self, start: int, end: int) -> _CodeBlock:
         """Classify the block that a brace opens."""
         head, begin = self.head(start, end)
         bare = head.strip()
@@ -213,16 +213,16 @@ class _CppScanner:
         if not bare or len(bare) > _MAX_HEAD_CHARACTERS:
             return _BODY
         if bare[-1] == "=" or bare.count("(") > bare.count(")"):
-            return _Block("body", resume=start)
+            return _CodeBlock("body", resume=start)
         if match := _NAMESPACE.match(bare):
-            return _Block("namespace", match[1] or "")
+            return _CodeBlock("namespace", match[1] or "")
         if (match := _TYPE.match(bare)) and (name := _TYPE_NAME.match(bare[match.end() :].lstrip())):
             kind = match[1].split()[0]
             shift = len(bare) - len(bare[match.end() :].lstrip())
             definition = self.add(name[2], kind, begin, offset + shift + name.start(2), 0)
             if name[3] == "<":
                 definition.qualified += " ".join(bare[shift + name.end() - 1 :].split())[:200]
-            return _Block("body" if kind == "enum" else "class", name[2], definition)
+            return _CodeBlock("body" if kind == "enum" else "class", name[2], definition)
         if match := self.call(bare):
             kind = "kernel" if "__global__" in bare else "function"
             called = "".join(match[2].split()) if match[2][-1] in ")]" else match[2]
@@ -230,7 +230,7 @@ class _CppScanner:
             definition.qualified = (
                 definition.qualified.removesuffix(definition.name) + match[1] + definition.name
             )
-            return _Block("body", definition=definition)
+            return _CodeBlock("body", definition=definition)
         return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:

@@ -195,7 +195,7 @@ static inline float fast_cos(float x) {
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class ErrorBound:
     """The largest error of a function over all floats; tests/authors/test_cpp_functions.py measures it."""
 
     formula: str
@@ -206,19 +206,19 @@ class Accuracy:
 
 _FLUSHED = "results below {} become 0"
 ACCURACY = {
-    "fast_exp": Accuracy("exp(x)", 1.5, _FLUSHED.format("1.7e-38")),
-    "fast_exp_below_0": Accuracy("exp(x)", 5, f"x <= 0; 3 ulp for x > -30; {_FLUSHED.format('1.2e-38')}"),
-    "fast_exp2": Accuracy("exp2(x)", 1.5, _FLUSHED.format("1.7e-38")),
-    "fast_expm1": Accuracy("expm1(x)", 2.5),
-    "fast_log": Accuracy("log(x)", 1),
-    "fast_log1p": Accuracy("log1p(x)", 2),
-    "fast_tanh": Accuracy("tanh(x)", 3),
-    "fast_erf": Accuracy("erf(x)", 4),
-    "fast_gelu": Accuracy("x (1 + erf(x / sqrt(2))) / 2", 5, "in ulp of x / 2 where x < 0"),
-    "fast_log1p_exp": Accuracy("log(1 + exp(x))", 6, _FLUSHED.format("1.2e-38")),
-    "fast_mish": Accuracy("x tanh(log(1 + exp(x)))", 5, "results below 4e-36 become 0"),
-    "fast_sin": Accuracy("sin(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
-    "fast_cos": Accuracy("cos(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
+    "fast_exp": ErrorBound("exp(x)", 1.5, _FLUSHED.format("1.7e-38")),
+    "fast_exp_below_0": ErrorBound("exp(x)", 5, f"x <= 0; 3 ulp for x > -30; {_FLUSHED.format('1.2e-38')}"),
+    "fast_exp2": ErrorBound("exp2(x)", 1.5, _FLUSHED.format("1.7e-38")),
+    "fast_expm1": ErrorBound("expm1(x)", 2.5),
+    "fast_log": ErrorBound("log(x)", 1),
+    "fast_log1p": ErrorBound("log1p(x)", 2),
+    "fast_tanh": ErrorBound("tanh(x)", 3),
+    "fast_erf": ErrorBound("erf(x)", 4),
+    "fast_gelu": ErrorBound("x (1 + erf(x / sqrt(2))) / 2", 5, "in ulp of x / 2 where x < 0"),
+    "fast_log1p_exp": ErrorBound("log(1 + exp(x))", 6, _FLUSHED.format("1.2e-38")),
+    "fast_mish": ErrorBound("x tanh(log(1 + exp(x)))", 5, "results below 4e-36 become 0"),
+    "fast_sin": ErrorBound("sin(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
+    "fast_cos": ErrorBound("cos(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
 }
 """By name."""
 
