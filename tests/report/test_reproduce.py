@@ -51,6 +51,7 @@ OTHERS: dict[str, Any] = {
         "give_up_ms": 4.0,
         "energy": True,
         "energy_baseline": "compile",
+        "guards": False,
     },
     "concurrency": 5,
     "seed": 8,
