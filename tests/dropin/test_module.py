@@ -176,3 +176,11 @@ def test_outputs_have_the_strides_of_the_reference() -> None:
         + "        return torch.empty_strided(y.shape, (1, 4)).copy_(y)\n"
     )
     assert served(fast) == "kernel" and fast(X).stride() == (16, 1)
+
+
+def test_a_reference_with_stats_of_its_own_keeps_them() -> None:
+    block = Block(16).eval()
+    fast = optimized(block)
+    block.stats = "mine"
+    fast(X)
+    assert fast.stats == "mine" and fast._kernelpro.stats.kernel == 1

@@ -78,6 +78,18 @@ def _never(args: tuple[Any, ...]) -> bool:
     return False
 
 
+class _StatsOf:
+    """`module.stats`, unless the reference has something of that name: then it is that."""
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None:
+            return self
+        for store in (module._parameters, module._buffers, module._modules):
+            if "stats" in store:
+                return store["stats"]
+        return module._kernelpro.stats
+
+
 class OptimizedModule(torch.nn.Module):
     """Base of the classes that `optimized_class` makes."""
 
@@ -96,10 +108,8 @@ class OptimizedModule(torch.nn.Module):
         serve a call."""
         return optimize_module(module, cls._kernelpro_factory, strict)
 
-    @property
-    def stats(self) -> Stats:
-        """Calls that the kernel served, calls that the reference served, and why."""
-        return self._kernelpro.stats
+    stats = _StatsOf()
+    """Calls that the kernel served, calls that the reference served, and why."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """The kernel's outputs where it was verified, else the reference's."""
@@ -314,6 +324,8 @@ def optimized_class(base: type[torch.nn.Module], factory: KernelFactory) -> Any:
         "__module__": base.__module__,
         "__doc__": f"{base.__name__} with a {factory.spec.noun} in front of it.\n\n{base.__doc__ or ''}",
     }
+    if hasattr(base, "stats"):
+        content["stats"] = inspect.getattr_static(base, "stats")
     return type(f"Optimized{base.__name__}", (OptimizedModule, base), content)
 
 
