@@ -114,7 +114,7 @@ def test_what_has_no_name_comes_with_the_class_where_that_is_constructed_alike(
     (seed,) = study(worker, task).seeds
     assert "class ModelNew(Ramp)" in seed.source
     assert quick_judge.judge(task, Candidate(seed.source), build_timeout=300.0).status is Status.PASSED
-    found = study(worker, api.load_task(Ramp(32, buffer), [torch.randn(96, 32)]))
+    found = study(worker, api.load_task(Ramp(32, buffer), [torch.randn(96, 32)], init_inputs=[]))
     assert not found.seeds and "no input and not in the module" in found.seed_errors
 
 
