@@ -20,7 +20,7 @@ from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.records import Interval, Job, Profile, Result, StudyData, Task, Verdict
 
 HERE = Path(__file__).parents[1]
-sys.path.insert(0, str(HERE.parent / "benchmarks"))
+sys.path.append(str(HERE.parent / "benchmarks"))
 
 import energy_search  # noqa: E402
 

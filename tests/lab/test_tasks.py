@@ -150,8 +150,9 @@ class Held(nn.Module):
 
 
 def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
-    source, entry, payload, _ = live_tasks.pack_module(Held(), [torch.randn(4, 8)])
-    reference = Reference(Task(source, entry, "module", entry, payload), "cpu", 1)
+    packed = live_tasks.pack_module(Held(), [torch.randn(4, 8)])
+    task = Task(packed.source, packed.entry, "module", packed.entry, packed.payload)
+    reference = Reference(task, "cpu", 1)
     wide, plain = reference.model(torch.float64), reference.model()
     assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64
 

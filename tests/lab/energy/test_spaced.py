@@ -15,7 +15,7 @@ from lab.energy.fake_counter import ASLEEP, BUSY, TASK, CpuTimeCounter, kernel, 
 from kernelpro.lab.sandbox.builds import Builds
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import energy_spaced
 from energy import EnergyBench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -95,7 +96,11 @@ class RecordedCollector(Collector):
     """A collector over recorded output of ncu."""
 
     def __init__(self, *runs: str | tuple[int, str]):
-        super().__init__(cast(Bench, SimpleNamespace(target="cuda")), Candidate("", "k.py"), lambda _: None)
+        super().__init__(
+            cast(Bench, SimpleNamespace(target="cuda", options=Options())),
+            Candidate("", "k.py"),
+            lambda _: None,
+        )
         self.sandbox = self.recorded = RecordedRuns(*runs)
 
     def _measure_power(self, participant: Participant) -> PowerReadings | None:
@@ -234,6 +239,9 @@ class Untraceable:
     """A candidate's process that cannot be traced."""
 
     process = SimpleNamespace(has_ended=lambda: False)
+
+    def may_compile(self, seconds: float) -> nullcontext[None]:
+        return nullcontext()
 
     def request(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         if request["op"] == "trace":

@@ -239,7 +239,9 @@ def _conditioning(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor
 
 
 def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:
+    """Each element rounded up or down at random. Rows of one value stay as they are: their sums are exact."""
     generator = torch.Generator(leaf.device).manual_seed(0)
     up = torch.rand(leaf.shape, generator=generator, device=leaf.device) < 0.5
     wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32))
-    return torch.where(up, wide * (1 + _ROUNDING), wide * (1 - _ROUNDING))
+    off = torch.where(up, wide * (1 + _ROUNDING), wide * (1 - _ROUNDING))
+    return torch.where((leaf == leaf[..., :1]).all(-1, keepdim=True), wide, off) if leaf.dim() else off
