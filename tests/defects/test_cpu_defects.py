@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 CANDIDATES = sorted((HERE / "cpu").glob("*.py"))
 DEFECTS = [path for path in CANDIDATES if "defect" in about(path)]
 CONTROLS = [path for path in CANDIDATES if "control" in about(path)]
-DIAGNOSTICS = registry()
+DIAGNOSTICS = list(registry().values())
 
 
 def usual(paths: list[Path], kind: str) -> list[Path]:
@@ -130,7 +130,7 @@ def test_the_healthy_are_not_accused(paths: list[Path], diagnoses: CachedDiagnos
 def test_every_tool_has_its_case() -> None:
     assert len(DEFECTS) >= 9 and len(CONTROLS) >= 4
     planted = {name for path in DEFECTS for name in about(path)["defect"].split("/")}
-    known = {name for name, diagnostic in DIAGNOSTICS.items() if diagnostic.target == "cpu"}
+    known = {diagnostic.name for diagnostic in DIAGNOSTICS if diagnostic.target == "cpu"}
     assert planted == known - {"cpu_memory_roof"}, (
         "a healthy candidate at the roof is what that one speaks of"
     )

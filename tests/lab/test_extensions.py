@@ -159,6 +159,7 @@ build()
 
 
 @pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
+@pytest.mark.long  # builds three extensions
 def test_libraries_are_found_by_content_alone(tmp_path: Path) -> None:
     """In another folder, without a compiler; other sources and other headers are not taken for the same."""
 

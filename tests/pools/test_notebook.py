@@ -115,8 +115,12 @@ def test_what_comes_with_a_star_or_a_condition_comes_along() -> None:
 
 @pytest.mark.parametrize(
     "last",
-    ["", "net = torch.compile(nn.Sequential(net))"],
-    ids=["a class of its cells", "a container of one"],
+    [
+        pytest.param("", id="a class of its cells"),
+        pytest.param(
+            "net = torch.compile(nn.Sequential(net))", id="a container of one", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_a_module_of_a_notebook_is_judged(last: str, tmp_path: Path) -> None:
     body = CANDIDATE if not last else CANDIDATE.replace("class ModelNew", "class Inner") + CONTAINER
