@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kernelpro.diagnose.account import Account
 from kernelpro.diagnose.account.parts import PARTS
-from kernelpro.diagnose.diagnostic import ALL_PARTS, MEDIUM, REPLACE
+from kernelpro.diagnose.diagnostic import MEDIUM, REPLACE
 from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.records import AccountPart, Evidence, Finding, Gain, PartKind, Profile, Severity
 
@@ -41,15 +41,14 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
         saves = min(available, account.total_ms * (1 - 1 / finding.gain.factor))
         for i in claimed:
             left[i] -= left[i] * saves / available
-        shared.append(replace(finding, saves_ms=saves))
+        kinds = dict.fromkeys(account.parts[i].part for i in claimed)
+        shared.append(replace(finding, claims=tuple(kinds), saves_ms=saves))
     return shared, left
 
 
 def _claims(finding: Finding, part: AccountPart) -> bool:
     kinds = (*finding.claims, "not_counted") if finding.claims else ()
-    if finding.claims != ALL_PARTS and part.part not in kinds:
-        return False
-    return finding.level == "system" or finding.kernel in ("", part.kernel)
+    return part.part in kinds and (finding.level == "system" or finding.kernel in ("", part.kernel))
 
 
 def unexplained(

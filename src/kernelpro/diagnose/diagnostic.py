@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from kernelpro.diagnose.account import Account
 from kernelpro.diagnose.counters import (
@@ -54,7 +55,7 @@ ANY = "*"
 FLOOR_TOLERANCE = 1.05
 """A call may be this many times faster than its floor before the floor counts as wrong: ceilings are known
 to a few percent."""
-ALL_PARTS: tuple[PartKind, ...] = ("floor",)
+ALL_PARTS: tuple[PartKind, ...] = get_args(PartKind)
 """Claims of a diagnostic whose remedy may remove any part of its kernel, or of the call."""
 REPLACE = (
     "replace this library kernel, which you cannot edit, by your own kernel that also fuses its neighbors"

@@ -112,7 +112,7 @@ class ExportedKernel:
             model = modules.function_class(entry)()
         elif self._skeleton:
             data = zlib.decompress(base64.b64decode(self._skeleton))
-            model = _Unpickler(data, self._reference).load().to_empty(device="cpu")
+            model = _BundleUnpickler(data, self._reference).load().to_empty(device="cpu")
             self._fill_state(model)
         else:
             model = entry(*self.spec.init)
@@ -164,7 +164,7 @@ def _draw(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
     return torch.randint(int(low), int(high) + 1, shape).to(dtype)
 
 
-class _Unpickler(pickle.Unpickler):
+class _BundleUnpickler(pickle.Unpickler):
     """Looks up classes in the module of the reference first."""
 
     def __init__(self, data: bytes, home: types.ModuleType):

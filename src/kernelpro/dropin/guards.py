@@ -243,6 +243,7 @@ class GuardBuilder:
 
     def build_settings_check(self) -> Callable[[], bool]:
         """The check of the settings alone."""
+        # whatever reading a setting raises, the setting is not the one that was judged: fall back
         text = f"def check():\n    try:\n        return {' and '.join(self._settings) or 'True'}\n"
         exec(f"{text}    except Exception:\n        return False\n", self._scope)
         return self._scope["check"]  # type: ignore[no-any-return]
@@ -260,6 +261,7 @@ class GuardBuilder:
             "tracing() is None",
         ]
         unpack = f"        {', '.join(names)}, = args\n" if names else ""
+        # as above: a call that cannot be checked goes to the reference
         terms = " and ".join([*self._terms, *context, *self._settings])
         text = (
             "def check(args):\n"

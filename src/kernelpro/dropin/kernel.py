@@ -27,7 +27,7 @@ def load_source(source: str, name: str) -> types.ModuleType:
     linecache.cache[file_name] = (len(source), None, source.splitlines(True), file_name)
     try:
         exec(compile(source, file_name, "exec", dont_inherit=True), module.__dict__)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no half-executed module stays importable
         del sys.modules[name]
         raise
     return module

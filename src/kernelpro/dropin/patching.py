@@ -126,7 +126,7 @@ def _verify(patch: Patch, model: torch.nn.Module, inputs: Any, expected: Any, to
     """Compare the patched model with the original; undo the patch if they differ."""
     try:
         output = _run(model, inputs)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the model is left as it was
         patch.undo()
         raise
     error = relative_error(output, expected)

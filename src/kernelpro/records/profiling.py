@@ -303,7 +303,7 @@ class Finding(Record):
     objective: FindingObjective = "speed"
     """The unit of the gain: speed, or energy at the same speed."""
     claims: tuple[PartKind, ...] = ()
-    """Parts of the time account that the remedy removes."""
+    """Parts of the time account that the remedy reduces; for ranked causes, those that this call has."""
     saves_ms: float = 0.0
     """What the remedy removes of a call's time once the findings before this one are fixed: these times add
     up."""

@@ -17,8 +17,8 @@ _SHORT = 96
 """Characters of a line's text that fit the width."""
 
 
-def plot_svg(parts: Sequence[AccountPart], title: str, y: float = 0.0) -> str:
-    """An SVG element at the height `y` of a document that contains it, or a document of its own."""
+def plot_svg(parts: Sequence[AccountPart], title: str) -> str:
+    """A complete SVG document."""
     rows = summarize(parts)
     total = sum(row.ms for row in rows)
     width, x = WIDTH - LEFT - RIGHT, float(LEFT)
@@ -41,7 +41,7 @@ def plot_svg(parts: Sequence[AccountPart], title: str, y: float = 0.0) -> str:
     shapes.append(svg.label(LEFT + width, scale_y, f"{total:.4f} ms", "end"))
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" y="{y:.0f}" width="{WIDTH}" height="{height}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
             f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
             f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
             svg.title_text(title),

@@ -60,14 +60,13 @@ def _cpu_parts(profile: Profile) -> list[AccountPart]:
     if profiled is None:
         return []
     return [
-        _measured(part, ms, "", cpu.part_lines(profiled, part))
+        _measured(part, ms, cpu.part_lines(profiled, part))
         for part, ms in cpu.call_parts(profile, profiled).items()
     ]
 
 
 def _gpu_parts(profile: Profile) -> list[AccountPart]:
-    call = gpu.call_parts(profile)
-    kernels_ms = call.pop("instructions", 0.0)
+    call, kernels_ms = gpu.call_parts(profile)
     parts = [_measured(part, ms) for part, ms in call.items()]
     device_us = sum(kernel.microseconds for kernel in profile.kernels)
     if not device_us:
@@ -87,11 +86,16 @@ def _gpu_parts(profile: Profile) -> list[AccountPart]:
     return parts
 
 
-def _measured(part: PartKind, ms: float, kernel: str = "", lines: tuple[str, ...] = ()) -> AccountPart:
-    return AccountPart(part, ms, (1 - _MEASURED) * ms, (1 + _MEASURED) * ms, kernel, lines)
+def _measured(part: PartKind, ms: float, lines: tuple[str, ...] = ()) -> AccountPart:
+    return AccountPart(part, ms, (1 - _MEASURED) * ms, (1 + _MEASURED) * ms, lines=lines)
 
 
 WAITING_PARTS: tuple[PartKind, ...] = (*gpu.WAITING, "waiting")
 """Parts in which warps wait."""
+TRAFFIC_PARTS: tuple[PartKind, ...] = (
+    *("dram_traffic", "cache_traffic"),
+    *("waiting_for_memory", "waiting_for_memory_queue"),
+)
+"""Parts that shrink with the bytes that a kernel moves."""
 ACCOUNT_METRICS = gpu.METRICS
 """Hardware counters of the account."""

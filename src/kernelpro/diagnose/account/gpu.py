@@ -100,8 +100,8 @@ METRICS = (
 """The counters that an account is made of."""
 
 
-def call_parts(profile: Profile) -> Parts:
-    """The parts of a call outside its kernels, in milliseconds; `instructions` stands for all kernels."""
+def call_parts(profile: Profile) -> tuple[Parts, float]:
+    """The parts of a call outside its kernels, and the time of all kernels, in milliseconds."""
     time = profile.time_ms
     timeline = profile.timeline
     copies = sum(copy.microseconds for copy in timeline.copies) / 1e3 if timeline else 0.0
@@ -109,11 +109,10 @@ def call_parts(profile: Profile) -> Parts:
     busy = min(time, timeline.busy_us / 1e3 if timeline else kernels + copies)
     device = kernels + copies
     parts: Parts = defaultdict(float)
-    if device > 0:
-        parts["copies"], parts["instructions"] = busy * copies / device, busy * kernels / device
+    parts["copies"] = busy * copies / device if device else 0.0
     parts["gaps"] = min(time - busy, timeline.gaps_us / 1e3 if timeline else 0.0)
     parts["host"] = max(0.0, time - busy - parts["gaps"])
-    return parts
+    return parts, busy * kernels / device if device else 0.0
 
 
 def kernel_parts(profile: Profile, kernel: Kernel, ms: float, floor_ms: float, attainable: float) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import TRAFFIC_PARTS
 from kernelpro.diagnose.counters import DRAM_READ, DRAM_THROUGHPUT, DRAM_WRITTEN, DURATION, KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.traffic import dram_bandwidth, required_bytes
@@ -56,11 +57,5 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),
     symptom_of=("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
-    claims=(
-        "dram_traffic",
-        "cache_traffic",
-        "waiting_for_memory",
-        "waiting_for_memory_queue",
-        "idle_sms",
-    ),
+    claims=("idle_sms", *TRAFFIC_PARTS),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account import TRAFFIC_PARTS
 from kernelpro.diagnose.counters import DRAM_READ, DRAM_THROUGHPUT, DRAM_WRITTEN, KERNEL_BOUNDS
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.memory_latency import SUSPICIOUS, UNPROVEN_GAIN, unexplained_slowdown
@@ -88,10 +89,5 @@ DIAGNOSTIC = Diagnostic(
         "needless_copies",
         "unfused_chain",
     ),
-    claims=(
-        "dram_traffic",
-        "cache_traffic",
-        "waiting_for_memory",
-        "waiting_for_memory_queue",
-    ),
+    claims=TRAFFIC_PARTS,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 
+from kernelpro.diagnose.account import TRAFFIC_PARTS
 from kernelpro.diagnose.counters import ATTAINABLE, MEMORY_THROUGHPUT
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.diagnose.hot_code import HotCode
@@ -107,11 +108,5 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="share of local requests times the share of the time that memory takes; without counters, the "
     "code with and without them, at the rate of the level they spill to",
     metrics=(*REQUESTS["local"], *REQUESTS["global"]),
-    claims=(
-        "spills",
-        "dram_traffic",
-        "cache_traffic",
-        "waiting_for_memory",
-        "waiting_for_memory_queue",
-    ),
+    claims=("spills", *TRAFFIC_PARTS),
 )

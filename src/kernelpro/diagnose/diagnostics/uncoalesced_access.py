@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kernelpro.diagnose.account import TRAFFIC_PARTS
 from kernelpro.diagnose.counters import KERNEL_BOUNDS, MEMORY_THROUGHPUT, SECTOR, stall_metrics
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match
 from kernelpro.diagnose.memory_latency import suspect_sector_waste
@@ -60,11 +61,5 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(*ACCESS_METRICS, *stall_metrics(*_STALLS)),
     sample_lines=True,
-    claims=(
-        "wasted_sectors",
-        "dram_traffic",
-        "cache_traffic",
-        "waiting_for_memory",
-        "waiting_for_memory_queue",
-    ),
+    claims=("wasted_sectors", *TRAFFIC_PARTS),
 )
