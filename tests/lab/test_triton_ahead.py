@@ -53,6 +53,43 @@ class ModelNew(torch.nn.Module):
         REST
         return y
 """
+GENERATED = """
+import torch, triton
+import triton.language as tl
+from torch._inductor.runtime import triton_heuristics
+from torch._inductor.runtime.hints import AutotuneHint, DeviceProperties, ReductionHint, TileHint
+
+@triton_heuristics.pointwise(
+    size_hints={"x": 2097152},
+    filename=__file__,
+    triton_meta={
+        "signature": {"x": "*fp32", "y": "*fp32", "xnumel": "i32", "XBLOCK": "constexpr"},
+        "device": DeviceProperties(
+            type="cuda", index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536,
+            max_threads_per_multi_processor=2048, warp_size=32,
+        ),
+        "constants": {},
+        "configs": [{(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}],
+    },
+    inductor_meta={
+        "grid_type": "Grid1D", "autotune_hints": set(), "kernel_name": "generated", "mutated_arg_names": [],
+        "num_load": 1, "num_reduction": 0,
+    },
+)
+@triton.jit
+def generated(x, y, xnumel, XBLOCK: tl.constexpr):
+    at = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(y + at, tl.maximum(tl.load(x + at, mask=at < xnumel), 0.0) * 3.0, mask=at < xnumel)
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+    def forward(self, x):
+        y = torch.empty_like(x)
+        generated.run(x, y, x.numel(), stream=torch.cuda.current_stream().cuda_stream)
+        return y
+"""
+"""As torch.compile writes them: compiled by the decorator's own launcher."""
 TUNED = KERNELS.replace(
     "REST", "tuned[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x[1:], y, x.numel())"
 )
@@ -87,6 +124,11 @@ def test_every_launch_is_compiled_and_none_is_made(launcher: SandboxLauncher) ->
     found = files(launcher, TUNED)
     assert machine_code(found) == ["plain", "tuned", "tuned"]
     assert all(content.startswith(b"\x7fELF") for name, content in found.items() if name.endswith(".cubin"))
+
+
+def test_kernels_of_the_compiler_are_compiled_in_all_their_configurations(launcher: SandboxLauncher) -> None:
+    pytest.importorskip("triton")
+    assert set(machine_code(files(launcher, GENERATED))) == {"generated"}
 
 
 def test_what_was_compiled_before_a_call_ended_early_is_kept(launcher: SandboxLauncher) -> None:

@@ -69,6 +69,10 @@ class _CandidateState:
     """Fingerprint of the candidate's machine code, once it is built."""
     parameters: str | None = None
     """How its parameters were set, once it is loaded."""
+    overwritten: tuple[str, ...] = ()
+    """Parameters whose values were replaced by the reference's."""
+    keep_own_values: bool = False
+    """Parameters keep the values of its constructor."""
     compile_seconds: float = 0.0
     """Seconds that compilers ran while it was loaded and first called."""
 
@@ -226,13 +230,31 @@ class Judge:
         self._report("loading")
         guarded = GuardedCalls(self.bench, self._verification_inputs) if self.options.guards else None
         try:
-            verdict = self._measure_and_decide(state, guarded)
+            verdict = self._measure_with_right_values(state, guarded)
             return self._with_memory_safety(state, verdict, guarded) if guarded else verdict
         except CandidateRejected as error:
             raise (guarded.explain(error, candidate, self._check) if guarded else error) from None
         finally:
             if guarded:
                 guarded.close(self._close_in_background)
+
+    def _measure_with_right_values(self, state: _CandidateState, guarded: GuardedCalls | None) -> Verdict:
+        """As `_measure_and_decide`. A candidate that is wrong with the reference's values is tried once more
+        with those that its constructor made of the same seed: it may have changed weights there (a scale
+        folded into them), which values by name undo."""
+        try:
+            return self._measure_and_decide(state, guarded)
+        except CandidateRejected as error:
+            # a live module's weights follow from no seed
+            by_seed = self.bench.task.form == "kernelbench"
+            if error.status is not Status.WRONG or not (by_seed and state.overwritten):
+                raise
+            source, state.keep_own_values = state.parameters, True
+            try:
+                return self._measure_and_decide(state, guarded)
+            except CandidateRejected:
+                state.parameters = source
+                raise error from None
 
     def _measure_and_decide(self, state: _CandidateState, guarded: GuardedCalls | None) -> Verdict:
         """The verdict before guarded calls; raises CandidateRejected where the candidate does not pass."""
@@ -268,7 +290,7 @@ class Judge:
         if self.bench.plan.layout.takes_turns:
             self._wait_for_teardown()  # its memory is needed
         with state.clock("guards"):
-            note = guarded.check(state.candidate, self._check)
+            note = guarded.check(state.candidate, self._check, state.keep_own_values)
         notes = [*verdict.notes, *([note] if note else [])]
         if self.options.effort == "full":
             with state.clock("sanitizer"):
@@ -283,7 +305,8 @@ class Judge:
         """Load, verify and time the candidate; raises CandidateRejected where it fails."""
         clock, spec, runner = state.clock, self.bench.output_spec, self._runner
         with clock("load"):
-            state.parameters = self.bench.load_candidate(participant, state.candidate)
+            loaded = self.bench.load_candidate(participant, state.candidate, state.keep_own_values)
+            state.parameters, state.overwritten = loaded.source, loaded.overwritten
         with clock("verify"):
             accuracy = self._verify(participant)
             state.compile_seconds = participant.process.compile_seconds

@@ -81,15 +81,19 @@ class GuardedCalls:
         """Wait for the process: later it must not take memory or time from the timed one."""
         self._thread.join()
 
-    def check(self, candidate: Candidate, check: Check) -> str:
-        """Raise CandidateRejected for a candidate that writes out of bounds; return a note, or nothing."""
+    def check(self, candidate: Candidate, check: Check, keep_own_values: bool = False) -> str:
+        """Raise CandidateRejected for a candidate that writes out of bounds; return a note, or nothing.
+
+        `keep_own_values`: see Bench.load_candidate.
+        """
         self.wait_until_started()
         if self._failure or self._participant is None:
             return f"{_NOT_CHECKED}: {self._failure}"
         try:
             if not self._regions:  # on a GPU only now: the timed process has its memory first
                 self._regions += self._bench.guarded_regions(self._region_bytes)
-            self._load_and_call(self._participant, candidate, check)
+            self._bench.load_candidate(self._participant, candidate, keep_own_values)
+            self._call(self._participant, check)
         except CandidateRejected as error:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
@@ -106,10 +110,9 @@ class GuardedCalls:
             return CandidateRejected(error.status, f"{error.reason}; {found.reason}")
         return error
 
-    def _load_and_call(self, participant: Participant, candidate: Candidate, check: Check) -> None:
+    def _call(self, participant: Participant, check: Check) -> None:
         bench, raw = self._bench, participant.regions[0].raw
         margins = InputMargins(self._slots, participant.regions[0].nbytes)
-        bench.load_candidate(participant, candidate)
         for index, (seed, distribution) in enumerate(self._inputs):
             fill = FILLS[index % len(FILLS)]
             participant.prepare(bench.options.call_timeout, fill=fill)

@@ -54,7 +54,7 @@ def standing_notes(
         stage = "after the build, while it was loaded or first called"
         yield f"compilers ran for {compile_seconds:.0f} s {stage}"
     if parameters == "by seed":
-        yield "parameters were built from the reference's seed: names or shapes differ from the reference's"
+        yield "parameters were built from the reference's seed: names, shapes or values differ"
     if given_up := bench.plan.given_up:
         yield given_up
     if not bench.oracle.exact and bench.plan.layout.exact:

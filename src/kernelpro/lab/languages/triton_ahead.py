@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -68,6 +68,26 @@ def compile_only(device: DeviceProperties | None) -> None:
 
     JITFunction.run = run
     triton.runtime.driver.set_active(_CompileOnlyDriver((int(device["major"]), int(device["minor"]))))
+
+
+def compile_generated_kernels(module: ModuleType) -> None:
+    """Compile the kernels of a module that torch.compile wrote, in all configurations that they choose from.
+
+    Their decorators compile and launch in a way of their own, which `compile_only` does not see.
+    """
+    kernels = [
+        value
+        for value in vars(module).values()
+        if "torch._inductor" in type(value).__module__ and hasattr(value, "precompile")
+    ]
+    if not kernels:
+        return
+    with contextlib.suppress(Exception):  # another version of torch: the first real call compiles
+        from torch._inductor.runtime import triton_helpers
+
+        triton_helpers.set_driver_to_gpu = lambda: None  # keeps the driver that only compiles
+        for kernel in kernels:
+            kernel.precompile(warm_cache_only=True)
 
 
 def relocate_cache(cache: Path) -> None:

@@ -13,7 +13,8 @@ import random
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,15 +37,29 @@ from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
 from kernelpro.lab.tasks import paths, work
+from kernelpro.lab.tasks.parameters import Source, StateEntry, describe_state
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
 
-_COMPILER_MODULES = ("torch._dynamo",)
-"""What torch.compile imports: three of the four seconds that a compilation from its cache takes."""
+_COMPILER_MODULES = (
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._functorch._aot_autograd.autograd_cache",
+)
+"""What torch.compile imports: four of the five seconds that a compilation from its cache takes."""
 _MAX_PLANS = 4
 """A plan whose float64 run takes more memory than it assumed is made again with what that run took."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
+
+
+@dataclass(frozen=True)
+class LoadedParameters:
+    """Where the parameters of a loaded candidate come from."""
+
+    source: Source
+    overwritten: tuple[str, ...] = ()
+    """Parameters to which its constructor had given other values than the reference's."""
 
 
 class Bench:
@@ -395,47 +410,66 @@ class Bench:
         """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
         leaves: list[torch.Tensor] = []
         form = tree.flatten(self.reference.init_inputs, leaves)
-        artifacts = self.builds.get(candidate, self.target, self.options, self.task)
-        buffer = io.BytesIO()
         bundle = {
-            "artifacts": artifacts,
+            "artifacts": self.builds.get(candidate, self.target, self.options, self.task),
             "init_form": form,
             "init_leaves": leaves,
-            "state": self.reference.state(),
+            "entries": self._state_entries,
         }
-        torch.save(bundle, buffer)
-        return {
-            "op": "load",
-            "source": candidate.source,
-            "seed": self.seed,
-            "mode": self.task.mode,
-        }, buffer.getvalue()
+        request = {"op": "load", "source": candidate.source, "seed": self.seed, "mode": self.task.mode}
+        return request, _saved(bundle)
 
-    def load_candidate(self, participant: Participant, candidate: Candidate) -> Any:
-        """Load the candidate and map its inputs; returns how its parameters were set. The last candidate has
-        ended."""
+    @cached_property
+    def _state_entries(self) -> dict[str, StateEntry]:
+        return describe_state(self.reference.state())
+
+    def saved_state(self, names: Collection[str] | None = None) -> bytes:
+        """The reference's parameters and buffers, or those of these names, for `set_state`."""
+        state = self.reference.state()
+        return _saved(state if names is None else {name: state[name] for name in names})
+
+    def load_candidate(
+        self, participant: Participant, candidate: Candidate, keep_own_values: bool = False
+    ) -> LoadedParameters:
+        """Load the candidate, set its parameters and map its inputs. The last candidate has ended.
+
+        `keep_own_values`: parameters keep the values that the constructor gave them with the reference's
+        seed.
+        """
         if participant.regions is self._candidate_regions:
             self._fill_regions(self._candidate_regions)
         request, tail = self.load_request(candidate)
         with participant.may_compile(self.options.build_timeout):
-            parameters = participant.request(request, self.options.call_timeout, tail).get("parameters")
-        if parameters not in ("by name", "by seed", "none"):
+            loaded = self._parse_loaded(participant.request(request, self.options.call_timeout, tail))
+            if loaded.source == "by seed":
+                self._reject_seeded_module()
+            if keep_own_values:
+                loaded = LoadedParameters("by seed")
+            state = self.saved_state(loaded.overwritten) if loaded.overwritten else b""
+            participant.request({"op": "set_state"}, self.options.call_timeout, state)
+        participant.map_inputs(self.options.call_timeout)
+        return loaded
+
+    def _parse_loaded(self, reply: dict[str, Any]) -> LoadedParameters:
+        source, different = reply.get("parameters"), reply.get("different")
+        known = isinstance(different, list) and all(
+            isinstance(name, str) and name in self._state_entries for name in different
+        )
+        if source not in ("by name", "by seed", "none") or not known:
             raise CandidateRejected(Status.CHEATING, "the reply to 'load' was forged")
-        weights = {
-            name: list(tensor.shape)
-            for name, tensor in self.reference.state().items()
-            if tensor.is_floating_point()
-        }
-        # a live module brings weights that no seed reproduces
-        if parameters == "by seed" and self.task.form == "module" and weights:
-            listed = ", ".join(f"{name} {shape}" for name, shape in weights.items())
+        return LoadedParameters(source, tuple(dict.fromkeys(different or ())))
+
+    def _reject_seeded_module(self) -> None:
+        """A live module brings weights that no seed reproduces."""
+        weights = [
+            f"{name} {list(entry.shape)}" for name, entry in self._state_entries.items() if entry.required
+        ]
+        if self.task.form == "module" and weights:
             raise CandidateRejected(
                 Status.WRONG,
                 "the module's own weights are set by name, and some names or shapes of the candidate differ: "
-                f"the module has {listed[:500]}",
+                f"the module has {', '.join(weights)[:500]}",
             )
-        participant.map_inputs(self.options.call_timeout)
-        return parameters
 
     def close(self) -> None:
         """Free all buffers and unload the task."""
@@ -444,6 +478,12 @@ class Bench:
         if self._ballast:
             self._ballast.close()
         unload(self.task)
+
+
+def _saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
 
 
 def _file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ def _load_model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
     worker = CandidateServer([])
     worker.start(start, b"")
     worker.load(entry["request"], entry["tail"])
+    worker.set_state({}, entry["state"])
     return worker._model
 
 

@@ -53,7 +53,10 @@ class ProfilerSandbox:
         """Return what `profiled_program` loads: the task, the candidate, and variants of the reference."""
         bench = self._bench
         request, tail = bench.load_request(self._candidate)
-        entries = [{"request": request, "tail": tail}, *({"variant": name} for name in references)]
+        # a live module's weights are known to nobody else; others follow from the seed
+        state = bench.saved_state() if bench.task.form == "module" else b""
+        candidate = {"request": request, "tail": tail, "state": state}
+        entries = [candidate, *({"variant": name} for name in references)]
         return {"task": bench.task, "seed": bench.seed, "tf32": bench.precision == "tf32", "entries": entries}
 
     def run(

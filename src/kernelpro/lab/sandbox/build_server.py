@@ -58,6 +58,8 @@ class BuildServer(RequestServer):
             if error.stage == "build":
                 raise
             return {"note": str(error)}, pack_artifacts()
+        if device:
+            triton_ahead.compile_generated_kernels(module)
         if task:
             limits = TimeLimits(*(request.get(name, math.inf) for name in ("run_seconds", "compile_seconds")))
             _in_own_process(lambda: _call_on_meta(module, task, bool(device)), limits)

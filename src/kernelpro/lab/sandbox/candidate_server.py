@@ -5,7 +5,9 @@ Every reply is a claim that the parent checks: it reads outputs as raw bytes, an
 only where the parent's agrees. Requests, one at a time:
 
     start          device, threads, precision    -> ok; nothing of the candidate is loaded yet
-    load           source, seed, initial state   -> how parameters were set, or which stage failed
+    load           source, seed, state's entries -> where parameters come from, and which of them have other
+                                                    values than the reference's; or which stage failed
+    set_state      values of these parameters    -> ok; comes after every load, also without any
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
     release_memory nothing                       -> ok; drops all outputs and frees unused memory
@@ -52,6 +54,7 @@ class CandidateServer(RequestServer):
         """The outputs of the last request."""
         self._retained_outputs = deque[Any]()
         self._model: Any = None
+        self._mode = "eval"
         self._arguments: list[Any] = []
         """The model's arguments, one list a buffer set."""
         self._copy_outputs = False
@@ -68,7 +71,7 @@ class CandidateServer(RequestServer):
         return {}, b""
 
     def load(self, request: Request, tail: bytes) -> Reply:
-        """Import the candidate, construct ModelNew and set its parameters."""
+        """Import the candidate and construct ModelNew."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
         unpack_artifacts(bundle["artifacts"])
         if uses_extensions(request["source"]):
@@ -83,15 +86,25 @@ class CandidateServer(RequestServer):
                 model = factory(*init)
             if not callable(model):
                 raise TypeError("ModelNew() returned an object that cannot be called")
-            how = "by seed"
+            source, different = "by seed", list[str]()
             if isinstance(model, torch.nn.Module):
-                how = parameters.load_reference_state(model, bundle["state"])
-                model = model.to(self._device.name)
-                model.train(request["mode"] == "train")
+                source, different = parameters.match_state(model, bundle["entries"])
         except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
-        self._model = model
-        return {"parameters": how}, b""
+        self._model, self._mode = model, request["mode"]
+        return {"parameters": source, "different": different}, b""
+
+    def set_state(self, request: Request, tail: bytes) -> Reply:
+        """Copy the reference's values into parameters, then move the model to the device."""
+        try:
+            if isinstance(self._model, torch.nn.Module):
+                if tail:
+                    parameters.copy_state(self._model, torch.load(io.BytesIO(tail)))
+                self._model = self._model.to(self._device.name)
+                self._model.train(self._mode == "train")
+        except BaseException as error:  # `sys.exit` too
+            raise as_stage_failure("construct", error) from None
+        return {}, b""
 
     def map_inputs(self, request: Request, tail: bytes) -> Reply:
         """Map the parent's input regions."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,23 +20,39 @@ from torch import nn
 from kernelpro.records import digest
 
 State = dict[str, torch.Tensor]
+Source = Literal["by name", "by seed", "none"]
+"""Where a candidate's parameters come from: the reference's state, its own constructor, or it has none."""
+_PERIOD = 1_048_573
+"""Large tensors repeat so many random values: memory of a new matrix is often zero until it is initialized,
+and drawing 67 million values for nothing took five seconds. A prime: repetitions do not fall on rows."""
+_FEW = 256
+_CHECKSUM_COLUMNS = 4096
 
 
-def nonconstant_values(seed: int, shape: torch.Size, value: float) -> torch.Tensor:
+def nonconstant_values(
+    seed: int, shape: torch.Size, value: float, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
     """N(0, 0.2^2) for 0; for any other c, uniform in c * [0.75, 1.25], which keeps the sign."""
     key = int(digest(str(seed), str(tuple(shape)), repr(value)), 16) % 2**63
     generator = torch.Generator().manual_seed(key)
+    count = min(shape.numel(), _PERIOD)
     if value == 0:
-        return 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    return value * (0.75 + 0.5 * torch.rand(shape, generator=generator, dtype=torch.float64))
+        values = 0.2 * torch.randn(count, generator=generator, dtype=torch.float64)
+    else:
+        values = value * (0.75 + 0.5 * torch.rand(count, generator=generator, dtype=torch.float64))
+    repetitions = -(-shape.numel() // max(count, 1))
+    return values.to(dtype).repeat(repetitions)[: shape.numel()].view(shape)
 
 
 def constant_of(tensor: torch.Tensor) -> float | None:
     """The value of a floating-point tensor whose elements are all equal and finite; else None."""
     if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
         return None
-    first = tensor.flatten()[0]
-    return float(first) if bool(torch.isfinite(first)) and bool((tensor == first).all()) else None
+    flat = tensor.flatten()
+    first = flat[0]
+    if not bool(torch.isfinite(first)) or not bool((flat[:_FEW] == first).all()):
+        return None
+    return float(first) if bool((flat == first).all()) else None
 
 
 def seed_everything(seed: int) -> None:
@@ -60,12 +77,12 @@ def seeded_build(seed: int) -> Iterator[None]:
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         value = constant_of(data) if isinstance(data, torch.Tensor) else None
         if value is not None:
-            data = nonconstant_values(seed, data.shape, value).to(data)
+            data = nonconstant_values(seed, data.shape, value, data.dtype).to(data.device)
         return new_parameter(cls, data, requires_grad)
 
     def constant_(tensor: torch.Tensor, val: float) -> torch.Tensor:
         with torch.no_grad():
-            return tensor.copy_(nonconstant_values(seed, tensor.shape, float(val)))
+            return tensor.copy_(nonconstant_values(seed, tensor.shape, float(val), tensor.dtype))
 
     def reset_running_stats(norm: Any) -> None:
         if norm.track_running_stats:
@@ -95,26 +112,77 @@ def replace_constants(model: nn.Module, seed: int) -> None:
                 tensor.copy_(nonconstant_values(seed, tensor.shape, value))
 
 
-def load_reference_state(model: nn.Module, state: State) -> Literal["by name", "by seed", "none"]:
-    """Copy the reference's state into a model with the same names and shapes; else keep the seeded values.
+@dataclass(frozen=True)
+class StateEntry:
+    """What identifies one tensor of a state."""
 
-    Integer tensors may be missing: many are counters or positions that a kernel does not need. Of tied
-    parameters, one is enough.
-    """
-    if not state:
-        return "none"
-    own = dict(model.named_parameters(remove_duplicate=False)) | dict(
-        model.named_buffers(remove_duplicate=False)
+    shape: tuple[int, ...]
+    required: bool
+    """Whether a candidate must have it. Integers may be missing: many are counters or positions."""
+    storage: int
+    """Equal for tied tensors, of which one is enough."""
+    checksum: tuple[int, ...]
+
+
+def describe_state(state: State) -> dict[str, StateEntry]:
+    """The entries of a state, by name."""
+    numbers: dict[tuple[int, int, torch.Size], int] = {}
+    return {
+        name: StateEntry(
+            tuple(tensor.shape),
+            tensor.is_floating_point() or tensor.is_complex(),
+            numbers.setdefault(_storage_key(tensor), len(numbers)),
+            checksum(tensor),
+        )
+        for name, tensor in state.items()
+    }
+
+
+def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Differs for tensors with other bytes, also in another order; the same on all devices."""
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = data[: data.numel() // 4 * 4]
+    # an offset that is not a multiple of four cannot be viewed as words
+    words = (words if words.storage_offset() % 4 == 0 else words.clone()).view(torch.int32)
+    rows = words[: words.numel() // _CHECKSUM_COLUMNS * _CHECKSUM_COLUMNS].view(-1, _CHECKSUM_COLUMNS)
+    rest = torch.cat([words[rows.numel() :].long(), data[words.numel() * 4 :].long()])
+    return tuple(
+        int((sums * torch.arange(1, len(sums) + 1, device=sums.device)).sum())
+        for sums in (rows.sum(0), rows.sum(1), rest)
     )
-    fitting = {name for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
-    needed = {name for name, tensor in state.items() if tensor.is_floating_point() or tensor.is_complex()}
-    available = {_storage_key(state[name]) for name in fitting}
-    if not fitting or any(_storage_key(state[name]) not in available for name in needed):
-        return "by seed"
+
+
+def match_state(model: nn.Module, entries: dict[str, StateEntry]) -> tuple[Source, list[str]]:
+    """Whether the model has the names and shapes of the reference's state, and which of these tensors have
+    other values. If it does not, its own seeded values stay."""
+    if not entries:
+        return "none", []
+    own = _own_state(model)
+    fitting = [n for n, entry in entries.items() if n in own and tuple(own[n].shape) == entry.shape]
+    available = {entries[name].storage for name in fitting}
+    if not fitting or any(entry.required and entry.storage not in available for entry in entries.values()):
+        return "by seed", []
+    return "by name", [name for name in fitting if checksum(own[name]) != entries[name].checksum]
+
+
+def copy_state(model: nn.Module, state: State) -> None:
+    """Copy these tensors into the model's of the same names."""
+    own = _own_state(model)
     with torch.no_grad():
-        for name in fitting:
-            own[name].copy_(state[name])
-    return "by name"
+        for name, tensor in state.items():
+            own[name].copy_(tensor)
+
+
+def load_reference_state(model: nn.Module, state: State) -> Source:
+    """Copy the reference's state into a model with the same names and shapes; else keep the seeded values."""
+    source, different = match_state(model, describe_state(state))
+    copy_state(model, {name: state[name] for name in different})
+    return source
+
+
+def _own_state(model: nn.Module) -> State:
+    parameters, buffers = model.named_parameters, model.named_buffers
+    return dict(parameters(remove_duplicate=False)) | dict(buffers(remove_duplicate=False))
 
 
 def _storage_key(tensor: torch.Tensor) -> tuple[int, int, torch.Size]:

@@ -144,7 +144,8 @@ class Reference:
 
     def _to_device(self, model: nn.Module, dtype: torch.dtype | None, device: str = "") -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device or self.device, widened_dtype(tensor.dtype, dtype))
+            # the device converts faster than the CPU, which `to` would choose
+            return tensor.to(device or self.device).to(widened_dtype(tensor.dtype, dtype))
 
         for part in model.modules():
             for name, value in list(vars(part).items()):
