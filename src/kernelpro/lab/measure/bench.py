@@ -7,23 +7,21 @@ this process.
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
 from kernelpro.lab.measure.cuda_participant import CudaParticipant
+from kernelpro.lab.measure.loading import CandidateLoader, LoadedParameters
 from kernelpro.lab.measure.memory_plan import GB, TaskSizes, plan_memory
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
@@ -34,12 +32,11 @@ from kernelpro.lab.sandbox.completion import CompletionPage
 from kernelpro.lab.sandbox.guards import MARGIN_BYTES
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
-from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
+from kernelpro.lab.sandbox.outputs import OutputSpec
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
 from kernelpro.lab.tasks import paths, work
-from kernelpro.lab.tasks.parameters import Source, StateEntry, describe_state
 from kernelpro.lab.tasks.reference import Reference, unload
-from kernelpro.records import BadInput, Candidate, Options, Status, Target, Task, folders
+from kernelpro.records import BadInput, Candidate, Options, Target, Task, folders
 
 _COMPILER_MODULES = (
     "torch._dynamo",
@@ -51,15 +48,6 @@ _MAX_PLANS = 4
 """A plan whose float64 run takes more memory than it assumed is made again with what that run took."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
-
-
-@dataclass(frozen=True)
-class LoadedParameters:
-    """Where the parameters of a loaded candidate come from."""
-
-    source: Source
-    overwritten: tuple[str, ...] = ()
-    """Parameters to which its constructor had given other values than the reference's."""
 
 
 class Bench:
@@ -100,6 +88,7 @@ class Bench:
             self.seed = secrets.randbits(48)
             self.secret = random.Random(secrets.token_bytes(16))
             self.reference = Reference(self.task, self.target, self.seed)
+            self.loader = CandidateLoader(self.reference, self.builds)
             if difference := self.reference.example_mismatch():
                 raise BadInput(
                     f"task {self.task.name}: it computes something else in a worker than in your process "
@@ -406,70 +395,15 @@ class Bench:
         """A fresh process for calls with guards; it has not been asked to start."""
         return self._start_participant("guarded", regions, slots)
 
-    def load_request(self, candidate: Candidate) -> tuple[dict[str, Any], bytes]:
-        """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
-        leaves: list[torch.Tensor] = []
-        form = tree.flatten(self.reference.init_inputs, leaves)
-        bundle = {
-            "artifacts": self.builds.get(candidate, self.target, self.options, self.task),
-            "init_form": form,
-            "init_leaves": leaves,
-            "entries": self._state_entries,
-        }
-        request = {"op": "load", "source": candidate.source, "seed": self.seed, "mode": self.task.mode}
-        return request, _saved(bundle)
-
-    @cached_property
-    def _state_entries(self) -> dict[str, StateEntry]:
-        return describe_state(self.reference.state())
-
-    def saved_state(self, names: Collection[str] | None = None) -> bytes:
-        """The reference's parameters and buffers, or those of these names, for `set_state`."""
-        state = self.reference.state()
-        return _saved(state if names is None else {name: state[name] for name in names})
-
     def load_candidate(
         self, participant: Participant, candidate: Candidate, keep_own_values: bool = False
     ) -> LoadedParameters:
-        """Load the candidate, set its parameters and map its inputs. The last candidate has ended.
-
-        `keep_own_values`: parameters keep the values that the constructor gave them with the reference's
-        seed.
-        """
+        """Load the candidate (see CandidateLoader.load) and map its inputs. The last candidate has ended."""
         if participant.regions is self._candidate_regions:
             self._fill_regions(self._candidate_regions)
-        request, tail = self.load_request(candidate)
-        with participant.may_compile(self.options.build_timeout):
-            loaded = self._parse_loaded(participant.request(request, self.options.call_timeout, tail))
-            if loaded.source == "by seed":
-                self._reject_seeded_module()
-            if keep_own_values:
-                loaded = LoadedParameters("by seed")
-            state = self.saved_state(loaded.overwritten) if loaded.overwritten else b""
-            participant.request({"op": "set_state"}, self.options.call_timeout, state)
+        loaded = self.loader.load(participant, candidate, self.options, keep_own_values)
         participant.map_inputs(self.options.call_timeout)
         return loaded
-
-    def _parse_loaded(self, reply: dict[str, Any]) -> LoadedParameters:
-        source, different = reply.get("parameters"), reply.get("different")
-        known = isinstance(different, list) and all(
-            isinstance(name, str) and name in self._state_entries for name in different
-        )
-        if source not in ("by name", "by seed", "none") or not known:
-            raise CandidateRejected(Status.CHEATING, "the reply to 'load' was forged")
-        return LoadedParameters(source, tuple(dict.fromkeys(different or ())))
-
-    def _reject_seeded_module(self) -> None:
-        """A live module brings weights that no seed reproduces."""
-        weights = [
-            f"{name} {list(entry.shape)}" for name, entry in self._state_entries.items() if entry.required
-        ]
-        if self.task.form == "module" and weights:
-            raise CandidateRejected(
-                Status.WRONG,
-                "the module's own weights are set by name, and some names or shapes of the candidate differ: "
-                f"the module has {', '.join(weights)[:500]}",
-            )
 
     def close(self) -> None:
         """Free all buffers and unload the task."""
@@ -478,12 +412,6 @@ class Bench:
         if self._ballast:
             self._ballast.close()
         unload(self.task)
-
-
-def _saved(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
 
 
 def _file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:

@@ -52,9 +52,9 @@ class ProfilerSandbox:
     def make_bundle(self, references: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return what `profiled_program` loads: the task, the candidate, and variants of the reference."""
         bench = self._bench
-        request, tail = bench.load_request(self._candidate)
+        request, tail = bench.loader.request(self._candidate, bench.options)
         # a live module's weights are known to nobody else; others follow from the seed
-        state = bench.saved_state() if bench.task.form == "module" else b""
+        state = bench.loader.saved_state() if bench.task.form == "module" else b""
         candidate = {"request": request, "tail": tail, "state": state}
         entries = [candidate, *({"variant": name} for name in references)]
         return {"task": bench.task, "seed": bench.seed, "tf32": bench.precision == "tf32", "entries": entries}
