@@ -33,12 +33,13 @@ def noun_of(source: str) -> str:
 
 
 def describe_winner(task: Task, source: str, target: str, tolerance: float | None) -> KernelSpec:
-    """What was judged. Runs the task's own code, on the meta device if possible; never the candidate's."""
+    """What was judged. Runs the task's own code once, never the candidate's.
+
+    A task for a GPU may be too large for the CPU: it runs on the meta device if possible. That takes seconds,
+    because torch imports its compiler for it; a task for the CPU runs there in milliseconds.
+    """
     try:
-        try:
-            observed = _observe(task, "meta")
-        except Exception:  # a task may need values in any way; a real error occurs again on the CPU
-            observed = _observe(task, "cpu")
+        observed = (_observe_on_meta(task) if target != "cpu" else None) or _observe(task, "cpu")
     except BadInput:
         raise
     except Exception as error:
@@ -58,6 +59,13 @@ def describe_winner(task: Task, source: str, target: str, tolerance: float | Non
         ranges=_ranges(task) if task.form != "kernelbench" else {},
         **observed,
     )
+
+
+def _observe_on_meta(task: Task) -> dict[str, Any] | None:
+    try:
+        return _observe(task, "meta")
+    except Exception:  # a task may need values in any way; a real error occurs again on the CPU
+        return None
 
 
 def _observe(task: Task, device: str) -> dict[str, Any]:
