@@ -14,7 +14,6 @@ import torch
 from quick_judge import QuickJudge
 from ramp import Ramp
 from torch import nn
-from torch._inductor.codecache import PyCodeCache
 
 from kernelpro import api
 from kernelpro.lab.jobs import JobRunner
@@ -286,6 +285,8 @@ def test_triton_kernels_are_functions_of_the_candidate_with_their_decorators() -
 def test_a_kernel_keeps_the_configuration_that_the_compiler_chose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch._inductor.codecache import PyCodeCache  # seconds; not for every process that collects tests
+
     pytest.importorskip("triton")
 
     def kernel(captured: CapturedGraph) -> Any:

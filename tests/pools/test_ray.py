@@ -23,8 +23,8 @@ from kernelpro.pools import ray_connect, ray_pool
 from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
-JOBS = 100
-KILLS = 3
+JOBS = 30
+KILLS = 2
 KILL_EVERY = 1.0
 """Seconds; and never before a fifth was answered since the last time, however slowly workers start here."""
 
