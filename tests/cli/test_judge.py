@@ -12,6 +12,7 @@ import pytest
 from kernelpro.cli.commands import app
 from kernelpro.cli.errors import run_reporting_errors
 from kernelpro.cli.judge import print_table
+from kernelpro.lab.worker import SHARED_IMPORT
 from kernelpro.pools import process
 from kernelpro.records import Interval, Status, Task, Verdict
 
@@ -81,7 +82,8 @@ def test_a_bug_of_ours_is_not_blamed_on_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "worker.py").write_text(BUGGY_WORKER)
-    monkeypatch.setattr(process, "COMMAND", [sys.executable, str(tmp_path / "worker.py")])
+    command = [sys.executable, str(tmp_path / "worker.py"), SHARED_IMPORT]
+    monkeypatch.setattr(process, "COMMAND", command)
     words = ["judge", str(BAD / "task.py"), str(BAD / "good.py"), "--json", "--target", "cpu"]
     assert run_reporting_errors(lambda: app(words, standalone_mode=False)) == 4
     out, err = capfd.readouterr()

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-parent = int(os.environ["KERNELPRO_PARENT"])
+parent = int(json.loads(sys.stdin.readline())["KERNELPRO_PARENT"])
 for line in sys.stdin:
     job = json.loads(line)
     wish = job["candidate"]["source"]

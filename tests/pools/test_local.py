@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,39 @@ def my_workers() -> list[int]:
     return found
 
 
-def test_a_worker_that_is_killed_takes_only_its_own_job(
+SEARCHES_ITS_MEMORY = r"""
+import re, torch
+
+def parts():
+    yield open("/proc/self/environ", "rb").read()
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights, *_ = line.split()
+            start, end = (int(word, 16) for word in span.split("-"))
+            if rights.startswith("rw") and end - start < 64 << 20:
+                memory.seek(start)
+                yield memory.read(end - start)
+
+FOUND = sum(len(re.findall(rb"key-of-the-pool-[0-9]{8}", part)) for part in parts())
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        if FOUND:
+            raise RuntimeError("a key")
+        return torch.tanh(2 * x + 1)
+"""
+
+
+def test_a_worker_that_is_killed_takes_only_its_own_job_and_no_candidate_finds_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # in /tmp others may be at work
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("SOME_API_KEY", "key-of-the-pool-12345678")
     task, good = Task.from_file(BAD / "task.py"), Candidate.from_file(BAD / "good.py")
     jobs = [Job(str(i), "judge", task, good, "cpu", QUICK) for i in range(2)]
+    curious = Candidate(SEARCHES_ITS_MEMORY, "curious")
+    jobs.append(Job("2", "judge", task, curious, "cpu", replace(QUICK, disabled_tripwires=("all",))))
 
     def progress(step: Progress) -> None:
         if (step.job, step.stage) == ("0", "verifying"):
@@ -46,13 +73,14 @@ def test_a_worker_that_is_killed_takes_only_its_own_job(
 
     results = list(local.run_locally(jobs, progress))
     assert [path.name for path in tmp_path.glob("kernelpro-*")] in ([], ["kernelpro-locks"])
-    assert [r.job for r in results] == ["0", "1"]
+    assert [r.job for r in results] == ["0", "1", "2"]
     assert (
         results[0].verdict
         and results[0].verdict.status is Status.CRASHED
         and "SIGKILL" in results[0].verdict.reason
     )
-    assert results[1].verdict and results[1].verdict.status is Status.PASSED
+    for result in results[1:]:
+        assert result.verdict and result.verdict.status is Status.PASSED, result
     assert not my_workers()
 
 

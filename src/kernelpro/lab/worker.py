@@ -2,6 +2,10 @@
 
 Each input line is a `records.Job`; each output line is a `records.Result` or `records.Progress` (key `type`).
 The build of a queued job starts at once, so that compilers run while the device is measuring.
+
+A pool starts the worker with `SHARED_IMPORT`, the variables of `start_environment`, and its whole environment
+as the first line of input. The worker imports torch, forks the process that starts sandboxes, and only then
+reads that line: both share one import of torch, and no sandbox can find a key in its memory.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import threading
 import time
 from typing import TextIO
 
-from kernelpro.lab.sandbox.launcher import SandboxLauncher
+from kernelpro.lab.sandbox.launcher import SandboxLauncher, clean_environment
 from kernelpro.lab.sandbox.process import harden_parent
 from kernelpro.records import Job, Record, Result
 from kernelpro.records.base import describe_bug
@@ -27,14 +31,45 @@ _ORPHAN_CLEANUP_SECONDS = 20.0
 _POLL_SECONDS = 0.2
 DEVICE_FAILED = 75
 """Exit code of a worker whose device failed its health check."""
+SHARED_IMPORT = "--environment-on-stdin"
+"""The argument of a worker that a pool starts; see above."""
 
 
-def serve(lines: TextIO, output: TextIO, sandbox: str = "auto") -> None:
+def start_environment(environment: dict[str, str], package_root: str) -> dict[str, str]:
+    """The variables that such a worker starts with: those that a sandbox may see.
+
+    Unlike a sandbox, it writes bytecode: nothing else imports all of the lab.
+    """
+    bytecode = "PYTHONDONTWRITEBYTECODE"
+    plain = [name for name in ("TMPDIR", "KERNELPRO_SANDBOX", bytecode) if name in environment]
+    clean = clean_environment(environment) | {"PYTHONPATH": package_root}
+    del clean[bytecode]
+    return clean | {name: environment[name] for name in plain}
+
+
+def _start_with_shared_import(lines: TextIO) -> SandboxLauncher | None:
+    """Fork the zygote, then take over the environment of the pool."""
+    launcher = None
+    if importlib.util.find_spec("torch"):
+        launcher = SandboxLauncher(os.environ.get("KERNELPRO_SANDBOX", "auto"), fork=True)
+    line = lines.readline()  # empty: the pool died before it wrote it
+    environment = json.loads(line) if line else os.environ | {"KERNELPRO_PARENT": "0"}
+    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[2:2] = [folder for folder in folders if folder and folder not in sys.path]
+    os.environ.clear()
+    os.environ.update(environment)
+    return launcher
+
+
+def serve(
+    lines: TextIO, output: TextIO, sandbox: str = "auto", launcher: SandboxLauncher | None = None
+) -> None:
     """Run jobs until the input ends. A line that is not a job gets an error as its result."""
     if importlib.util.find_spec("torch") is None:
         return _serve_without_torch(lines, output)
     harden_parent()
-    launcher = SandboxLauncher(sandbox)  # imports torch in its own process while this one does
+    # without a fork of this process, another one imports torch while this one does
+    launcher = launcher or SandboxLauncher(sandbox)
     from kernelpro.lab.jobs import JobRunner
     from kernelpro.lab.sandbox.health import DeviceUnhealthy
 
@@ -101,18 +136,19 @@ def _orphaned() -> bool:
 
 def main() -> None:
     """Entry point for hosts where only Python and torch are installed: python -m kernelpro.lab.worker"""
-    os.environ["ONEDNN_JIT_PROFILE"] = "0"  # oneDNN would leave a list of compiled kernels in /tmp
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # so that sandboxes and temporary files are cleaned up
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with results
+    launcher = _start_with_shared_import(sys.stdin) if sys.argv[1:] == [SHARED_IMPORT] else None
+    os.environ["ONEDNN_JIT_PROFILE"] = "0"  # oneDNN would leave a list of compiled kernels in /tmp
     from kernelpro.lab.sandbox.health import DeviceUnhealthy
     from kernelpro.lab.tasks import paths
 
     paths.extend_sys_path()
     try:
-        serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"))
+        serve(sys.stdin, output, os.environ.get("KERNELPRO_SANDBOX", "auto"), launcher)
     except DeviceUnhealthy as reason:
         print(f"kernelpro worker: {reason}", file=sys.stderr)
         sys.exit(DEVICE_FAILED)

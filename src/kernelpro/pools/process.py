@@ -12,13 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelpro.lab import worker
 from kernelpro.lab.machine import Device, gpus
 from kernelpro.lab.tasks import paths
-from kernelpro.lab.worker import DEVICE_FAILED
 from kernelpro.records import BadInput, Job, Progress, Result
 
-COMMAND = [sys.executable, "-m", "kernelpro.lab.worker"]
+COMMAND = [sys.executable, "-m", "kernelpro.lab.worker", worker.SHARED_IMPORT]
 _STOP_SECONDS = 10.0
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class WorkerProcess:
@@ -41,18 +42,22 @@ class WorkerProcess:
             environment["CUDA_VISIBLE_DEVICES"] = device.gpu.uuid
         self._process = subprocess.Popen(
             COMMAND,
-            env=environment,
+            env=worker.start_environment(environment, _PACKAGE_ROOT),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        self._write(json.dumps(environment))
 
     def send(self, job: Job) -> None:
         """Send a job. A dead worker is detected when its output ends."""
+        self._write(job.dumps())
+
+    def _write(self, line: str) -> None:
         assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(job.dumps() + "\n")
+            self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
     def records(self) -> Iterator[Progress | Result]:
@@ -72,7 +77,7 @@ class WorkerProcess:
     @property
     def device_failed(self) -> bool:
         """Whether it exited because the device failed its health check."""
-        return self._process.wait() == DEVICE_FAILED
+        return self._process.wait() == worker.DEVICE_FAILED
 
     def kill(self) -> None:
         """Kill the worker and its children; its output then ends."""
@@ -103,5 +108,4 @@ class WorkerProcess:
 
 def _python_path() -> str:
     """So that the worker imports this package, installed or not."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    return os.pathsep.join(filter(None, [_PACKAGE_ROOT, os.environ.get("PYTHONPATH", "")]))

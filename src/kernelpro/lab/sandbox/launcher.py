@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelpro.lab.languages import cute
+from kernelpro.lab.sandbox import zygote
 from kernelpro.lab.sandbox.launch_request import LaunchRequest
 from kernelpro.lab.sandbox.process import (
     MAX_PROCESSES,
@@ -97,16 +100,44 @@ def writable_paths() -> list[str]:
     ]
 
 
-def clean_environment() -> dict[str, str]:
+def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment that a child gets: toolchains, no keys."""
-    names = (name for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in os.environ)
-    return {name: os.environ[name] for name in names} | _FIXED_VARIABLES
+    names = (name for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in environment)
+    return {name: environment[name] for name in names} | _FIXED_VARIABLES
+
+
+class _Fork:
+    """A forked process, with the methods of `subprocess.Popen` that the launcher uses."""
+
+    def __init__(self, pid: int):
+        self._pid = pid
+        self._code: int | None = None
+
+    def poll(self, flags: int = os.WNOHANG) -> int | None:
+        """Its exit code, or None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self._pid, flags)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def wait(self) -> int | None:
+        """Wait until it has ended."""
+        return self.poll(flags=0)
 
 
 class SandboxLauncher:
-    """Owns the zygote and asks it for children."""
+    """Owns the zygote and asks it for children.
 
-    def __init__(self, level: str = "auto"):
+    With `fork` the zygote is a fork of this process, which must have been started with `clean_environment`
+    and must not know a task or a secret yet. A zygote that replaces a dead one is always a new process.
+    """
+
+    def __init__(self, level: str = "auto", fork: bool = False):
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-sandbox-")
         self._triton_cache = f"{self._folder.name}/triton"
         """What the zygote compiled of Triton itself; every child starts with a copy."""
@@ -115,7 +146,7 @@ class SandboxLauncher:
         self._requested_level = level
         self._choice: tuple[str, str] | None = None
         self._ready = False
-        self._spawn_zygote()
+        self._spawn_zygote(fork)
 
     @property
     def level(self) -> str:
@@ -132,20 +163,24 @@ class SandboxLauncher:
             self._choice = self._find_level(self._requested_level)
         return self._choice
 
-    def _spawn_zygote(self) -> None:
+    def _spawn_zygote(self, fork: bool = False) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = clean_environment() | {
             "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
             "TRITON_CACHE_DIR": self._triton_cache,
         }
         command = [sys.executable, "-m", "kernelpro.lab.sandbox.zygote", str(theirs.fileno())]
-        self._zygote = subprocess.Popen(
-            command,
-            env=environment,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            cwd=self._folder.name,
-        )
+        self._zygote: _Fork | subprocess.Popen[bytes]
+        if fork:
+            self._zygote = _Fork(zygote.fork(theirs.fileno(), environment, self._folder.name))
+        else:
+            self._zygote = subprocess.Popen(
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=self._folder.name,
+            )
         theirs.close()
         self._requests, self._ready = ours, False
 

@@ -1,7 +1,9 @@
 """The zygote: a process that has imported torch once and forks every child.
 
 Importing torch costs seconds, forking milliseconds. The zygote is started with a scrubbed environment, never
-sees a task, a seed or an input, and never starts CUDA, so that its forks are blank.
+sees a task, a seed or an input, and never starts CUDA, so that its forks are blank. A worker that was itself
+started with a scrubbed environment forks its zygote before it reads anything (`fork`): both share one import
+of torch.
 
 A request is one datagram: a LaunchRequest with file descriptors (control socket, log, status pipe, shared
 memory ...). The status pipe first carries the host PIDs of the child and of its guard (`pid N M`), and last
@@ -65,6 +67,30 @@ def main(descriptor: int) -> None:
             _run_guard(request, fds)
         for fd in fds:
             os.close(fd)
+
+
+def fork(descriptor: int, environment: dict[str, str], folder: str) -> int:
+    """Fork the zygote from this process, which must not know a task or a secret yet; return its PID."""
+    import torch  # noqa: F401  shared by both
+
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # jobs arrive on the worker's input
+        os.closerange(3, descriptor)
+        os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.dont_write_bytecode = True
+        main(descriptor)
+        os._exit(0)
+    except BaseException:  # the fork must never continue as a worker
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _warm_triton() -> None:
