@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kernelpro.records import Action, Cost, Finding, Graph, Hardware, Target, Task, Verdict, digest
+from kernelpro.records import Action, Cost, Finding, Graph, Hardware, Limits, Target, Task, Verdict, digest
 
 
 class NoProposal(Exception):
@@ -103,6 +103,8 @@ class Assignment:
     """What this run has learned."""
     knowledge: str = ""
     """What earlier runs have learned."""
+    hints: tuple[str, ...] = ()
+    """What the user asks for, in words."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class Author(ABC):
     async def write(self, assignment: Assignment) -> Draft:
         """Write one candidate; may take long. Raises NoProposal. After a crash the engine may repeat an
         assignment."""
+
+    def set_limits(self, limits: Limits) -> None:  # noqa: B027 (most authors spend nothing)
+        """The limits of the run were raised. Authors that spend money apply them to later questions."""
 
     def design_count(self, assignment: Assignment) -> int | None:
         """Return how many new designs it has for this task (at least 1); None if unknown. `assignment` is the

@@ -97,6 +97,7 @@ def _create_team(config: RunConfig, folder: Path, report: Callable[[str], None])
         RoleModels(models["plan"], _DesignAndCodeModel(models["design"], models["code"]), models["debug"]),
         tools,
         "team",
+        purse,
     )
 
 

@@ -23,10 +23,12 @@ from kernelpro.cli.pools import (
 )
 from kernelpro.cli.run_config import describe_budget, describe_mode, describe_target, make_run_config
 from kernelpro.engine import session
-from kernelpro.engine.loop import Engine, Paused
+from kernelpro.engine.loop import Engine, Paused, Stopped
+from kernelpro.engine.steering import apply_budget
 from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, NoVerdict, Options, Outcome, RunConfig
+from kernelpro.records.events import ResumeRequested
 from kernelpro.report.reproduce import runs_dir_option
 from kernelpro.tasks import load_task
 
@@ -71,6 +73,7 @@ def resume_run(options: ResumeOptions) -> int:
     """Continue a run; return the exit code. A finished run without new budget is left as it is."""
     store = RunStore.open(runs_dir(options.runs_dir), options.run)
     store.lock()
+    has_work = apply_budget(store)
     config = store.config()
     changed = replace(
         config,
@@ -82,7 +85,7 @@ def resume_run(options: ResumeOptions) -> int:
     if changed != config:
         create_author(changed, store.folder)  # raises BadInput before anything is changed
         store.save_config(changed)
-    if store.is_finished and store.is_winner_profiled and (outcome := store.outcome()):
+    if not has_work and store.is_finished and store.is_winner_profiled and (outcome := store.outcome()):
         print_error(
             f"run {store.id} is finished ({outcome.reason}); to continue it, raise its budget, such as "
             f"--budget candidates={config.limits.candidates + 20}"
@@ -90,6 +93,7 @@ def resume_run(options: ResumeOptions) -> int:
         code = _exit_code(store, outcome)
         store.close()
         return code
+    store.add_event(ResumeRequested())
     pool_options = PoolOptions(
         pool=changed.pool, gpu_name=changed.gpu_name, wait=changed.wait, sandbox=changed.options.sandbox
     )
@@ -114,6 +118,9 @@ def _work(
                 outcome = asyncio.run(_run_until_interrupted(engine))
         except (KeyboardInterrupt, asyncio.CancelledError):
             display.print_line(f"everything so far is saved; continue with: {resume}")
+            return INTERRUPTED
+        except Stopped as stopped:
+            display.print_line(f"{stopped}; everything so far is saved; continue with: {resume}")
             return INTERRUPTED
         except Paused as paused:
             folders = sorted(

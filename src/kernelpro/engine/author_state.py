@@ -3,6 +3,7 @@ search."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from kernelpro.records import NoVerdict, Step
@@ -22,6 +23,8 @@ class AuthorState:
     """How many steps are the compiler's code, and cost the author nothing."""
     design_count: int | None = None
     """How many fresh designs the author has, if it knows."""
+    pasted_designs: int = 0
+    """Fresh designs that the user pasted: the author did not write them."""
     exhausted_nodes: set[int] = field(default_factory=set)
     """Nodes for which the author has no idea."""
     unanswered_nodes: set[int] = field(default_factory=set)
@@ -61,20 +64,32 @@ class AuthorState:
         """A resumed run asks again."""
         self.no_answer_streak = self.unreachable_streak = 0
 
-    def redirect(self, choice: Choice, tree: Tree) -> Choice:
-        """The choice, or another node where the author may have an idea, if it has none for this one."""
-        closed = self._closed_nodes(tree)
+    def forget_streaks(self) -> None:
+        """The user stepped in: what failed before may work now."""
+        self.forget_missing_answers()
+        self.no_idea_streak = self.internal_error_streak = 0
+
+    def redirect(self, choice: Choice, tree: Tree, forbidden: Set[int] = frozenset()) -> Choice:
+        """The choice, or another node where the author may have an idea, if it has none for this one.
+        `forbidden`: nodes that the user excluded."""
+        closed = self._closed_nodes(tree) | forbidden
         avoided = closed | self.unanswered_nodes
         if choice.parent not in avoided:
             return choice
         return _alternative(tree, avoided) or _alternative(tree, closed) or choice
 
-    def stop_reason(self, tree: Tree) -> str:
-        """Why the search cannot go on; empty if it can."""
+    def is_exhausted(self, tree: Tree, forbidden: Set[int]) -> bool:
+        """Whether the author has no idea for any node that the user allows."""
+        closed = self._closed_nodes(tree) | forbidden
+        return self.no_idea_streak >= _MAX_STREAK or (bool(closed) and _alternative(tree, closed) is None)
+
+    def stop_reason(self, tree: Tree, forbidden: Set[int] = frozenset()) -> str:
+        """Why the search cannot go on; empty if it can. `forbidden`: nodes that the user excluded."""
         if self.internal_error_streak >= _MAX_STREAK:
             return f"{self.internal_error_streak} candidates in a row: {self.last_internal_error}"
-        closed = self._closed_nodes(tree)
-        if self.no_idea_streak >= _MAX_STREAK or (closed and _alternative(tree, closed) is None):
+        if self.is_exhausted(tree, forbidden):
+            if forbidden and not self.is_exhausted(tree, frozenset()):
+                return "the author has no further idea for the branches that are open"
             reason = self.last_reason or f"all of its {self.design_count} initial designs have been written"
             return f"the author has no further idea ({reason})"
         return self.missing_answers_reason
@@ -96,7 +111,7 @@ class AuthorState:
     def _closed_nodes(self, tree: Tree) -> set[int]:
         """Nodes at which the author is not asked; the root is one of them once all fresh designs were
         requested."""
-        designs = len(tree.nodes[0].children) - self.seeds
+        designs = len(tree.nodes[0].children) - self.seeds - self.pasted_designs
         no_design = self.design_count is not None and designs >= self.design_count
         return self.exhausted_nodes | ({0} if no_design else set())
 

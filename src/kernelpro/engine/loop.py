@@ -11,6 +11,8 @@
    results alone, never on timing, and a killed run continues exactly where it was.
 5. At the end the best few are judged again, at full length and against all baselines (final_judging.py).
 
+Requests of the user (steering.py) are read between steps and change what is chosen next.
+
 If answers or results come from outside, the run requests everything it can and then stops with `Paused`.
 Resumed, it repeats the requests and finds what has arrived.
 """
@@ -19,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from kernelpro.authors.author import (
     AnswerPending,
@@ -37,15 +39,14 @@ from kernelpro.authors.author import (
 from kernelpro.authors.seeded import SeededAuthor
 from kernelpro.engine import learning, objective
 from kernelpro.engine.author_state import AuthorState
-from kernelpro.engine.budget import Budget
 from kernelpro.engine.evaluator import Evaluator
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.prompt_context import PromptContext
+from kernelpro.engine.run_state import OnEvent, RunState
 from kernelpro.engine.step_profiler import StepProfiler, load_track_record
 from kernelpro.engine.store import RunStore
 from kernelpro.engine.task_facts import measure_task
 from kernelpro.memory.knowledge import Knowledge
-from kernelpro.memory.run_memory import RunMemory
 from kernelpro.pools.pool import Pool, ResultPending
 from kernelpro.records import (
     BadInput,
@@ -54,10 +55,8 @@ from kernelpro.records import (
     Outcome,
     Progress,
     Result,
-    RunConfig,
     Step,
     StepDetails,
-    TaskFacts,
     Verdict,
 )
 from kernelpro.records.events import (
@@ -67,6 +66,7 @@ from kernelpro.records.events import (
     RunFailed,
     RunPaused,
     RunStarted,
+    RunStopped,
     StepChosen,
     StepProgress,
     TaskMeasured,
@@ -75,8 +75,9 @@ from kernelpro.search.choice import SEED, expand
 from kernelpro.search.policy import make_policy
 from kernelpro.search.tree import Tree
 
-OnEvent = Callable[[RunEvent], None]
 _MEMORY_TOKENS = 800
+_POLL_SECONDS = 0.5
+"""How often a running process looks for a request to stop."""
 
 
 def ignore_event(event: RunEvent) -> None:
@@ -92,13 +93,15 @@ class Paused(Exception):
         super().__init__(f"{' and '.join(amounts)} outstanding")
 
 
-class Engine:
-    """Works on one run until its budget is spent, with an author and a pool."""
+class Stopped(Paused):
+    """The user asked the run to stop."""
 
-    facts: TaskFacts | None = None
-    """What is known of the task; None until it is measured."""
-    tree: Tree
-    """Set as soon as the task is measured."""
+    def __init__(self) -> None:
+        Exception.__init__(self, "stopped at the user's request")
+
+
+class Engine(RunState):
+    """Works on one run until its budget is spent, with an author and a pool."""
 
     def __init__(
         self,
@@ -108,29 +111,35 @@ class Engine:
         on_event: OnEvent = ignore_event,
         knowledge: Knowledge | None = None,
     ):
-        self._store, self._pool, self._author, self._on_event = store, pool, author, on_event
+        super().__init__(store, author, on_event)
+        self._pool = pool
         self._knowledge = knowledge or Knowledge(None)
-        self._memory = RunMemory()
-        self._config: RunConfig = store.config()
         self._policy = make_policy(self._config.policy, **self._config.constants)
-        self.budget = Budget(self._config.limits, store.wall_seconds, sum(store.device_seconds.values()))
-        self.steps: dict[int, Step] = {}
-        self._first_with: dict[str, int] = {}
-        """The first step with each source fingerprint."""
         self._open: dict[int, asyncio.Task[Step]] = {}
         self._drafted: dict[int, asyncio.Event] = {}
+        self._profiles: list[asyncio.Task[None]] = []
+        self._stop_requested = False
 
     async def run(self, explain: bool = True) -> Outcome:
         """Work until the budget is spent or the floor is reached. A finished run continues if its budget was
         raised; otherwise its outcome stands. `explain`: also diagnose the winner."""
+        self._store.clear_activity()
         self._emit(RunStarted())
+        watcher = asyncio.create_task(self._watch_for_stop(asyncio.current_task()))
         try:
             await self._prepare()
             self._restore()
             restored = len(self.steps)
             reason = await self._search()
             previous = self._store.outcome() if len(self.steps) == restored else None
+            await asyncio.gather(*self._profiles, return_exceptions=True)
             outcome = previous or await self._judge_finalists(reason)
+        except asyncio.CancelledError:
+            with suppress(BadInput):
+                self._store.add_event(RunStopped(str(Stopped()) if self._stop_requested else "interrupted"))
+            if not self._stop_requested:
+                raise
+            raise Stopped from None
         except (AnswerPending, ResultPending):
             pending = sum(isinstance(result, AnswerPending) for result in await self._drain())
             paused = Paused(pending, self._pool.pending_jobs)
@@ -142,10 +151,12 @@ class Engine:
                 self._store.add_event(RunFailed(str(error)))
             raise
         finally:
-            for task in self._open.values():
+            for task in (watcher, *self._open.values(), *self._profiles):
                 task.cancel()
             if self.facts:
                 self._profiler.cancel()
+            with suppress(BadInput):
+                self._store.clear_activity()
             self._store.save_wall_seconds(self.budget.wall_seconds)
         if previous is None:
             self._store.save_outcome(outcome)
@@ -160,10 +171,16 @@ class Engine:
         """Let every open step get as far as it can, on disk. Returns how each ended."""
         return await asyncio.gather(*self._open.values(), return_exceptions=True)
 
-    def _emit(self, event: RunEvent) -> None:
-        """Store an event and pass it to the callback."""
-        self._store.add_event(event)
-        self._on_event(event)
+    async def _watch_for_stop(self, worker: asyncio.Task[Any] | None) -> None:
+        """Cancel the work as soon as the user asks for it."""
+        while True:
+            self._steering.poll()
+            if self._steering.stops_now and worker:
+                self._stop_requested = True
+                worker.cancel()
+                worker.uncancel()  # the exception is not Ctrl-C's: it ends as Stopped
+                return
+            await asyncio.sleep(_POLL_SECONDS)
 
     # --- 1: the task -----------------------------------------------------------------------------------
 
@@ -190,20 +207,25 @@ class Engine:
         settled."""
         steps = self._store.steps()
         settled = [step for step in steps if step.stage == "settled"]
+        self._steering.poll()
         for step in steps:
             self._index(step)
+            if step.number in self._steering.applied_at:
+                self._author_state.forget_streaks()
             # A resumed run may have seen more results than its concurrency allows.
             visible = max(step.number - self._config.concurrency, step.parent, step.donor)
             while settled and settled[0].number <= visible:
                 self._apply(settled.pop(0))
             self.tree.add(step.parent, step.action, step.donor or None)
-            self.budget.begin()
+            self._count(step)
         for step in settled:
             self._apply(step)
         self._author_state.forget_missing_answers()
         for step in steps:
             if step.stage != "settled":
                 self._start(step)
+        for number in self._steering.profiles:
+            self._start_profile(number)
         for line in self._store.damage:
             self._emit(Note(line))
 
@@ -211,12 +233,13 @@ class Engine:
 
     async def _search(self) -> str:
         """Choose, run and settle steps until there is a reason to stop. Returns the reason."""
-        author_budget_spent = ""
         while True:
-            # Other reasons may vanish as open steps settle: a step without an answer uses up no candidate.
-            reason = author_budget_spent
+            # Reasons may vanish as open steps settle: a step without an answer uses up no candidate.
+            reason = ""
             while not reason and len(self._open) < self._config.concurrency:
-                reason = self._stop_reason()
+                if self._apply_requests():
+                    continue
+                reason = self._author_budget_spent or self._stop_reason()
                 if not reason:
                     self._choose()
             if not self._open:
@@ -225,30 +248,21 @@ class Engine:
             try:
                 step = await self._open[oldest]
             except BudgetExhausted as error:
-                author_budget_spent = str(error)
+                self._author_budget_spent = str(error)
                 del self._open[oldest]
                 continue
             del self._open[oldest]
             self._settle(step)
 
-    def _stop_reason(self) -> str:
-        assert self.facts
-        best = self.tree.best()
-        ms = best.ms if best.id and self._config.objective == "speed" else None
-        return (
-            self._author_state.stop_reason(self.tree)
-            or self.budget.exhausted()
-            or self.budget.floor_reached(ms, self.facts.floor_ms)
-        )
-
     def _choose(self) -> None:
         number = len(self.tree)
         choice = SEED
         if number > self._author_state.seeds:
-            choice = self._policy.choose(self.tree, random.Random(f"{self._config.seed}:{number}"))
+            rng = random.Random(f"{self._config.seed}:{number}")
+            choice = self._steering.choose(self._policy, self.tree, rng)
             if choice.action == "combine" and not self._author.combines:
                 choice = expand(self.tree.nodes[choice.parent])
-            choice = self._author_state.redirect(choice, self.tree)
+            choice = self._author_state.redirect(choice, self.tree, self._steering.forbidden(self.tree))
         self.tree.add(choice.parent, choice.action, choice.donor)
         self.budget.begin()
         step = self._save(Step(number, choice.parent, choice.action, donor=choice.donor or 0))
@@ -260,6 +274,13 @@ class Engine:
         if step.stage != "chosen":
             self._drafted[step.number].set()
         self._open[step.number] = asyncio.create_task(self._run_step(step))
+
+    def _is_open(self, step: Step) -> bool:
+        return step.number in self._open
+
+    def _start_profile(self, number: int) -> None:
+        if number in self.steps:
+            self._profiles.append(asyncio.create_task(self._profiler.ensure_profiled(number)))
 
     # --- 3: a step -------------------------------------------------------------------------------------
 
@@ -279,16 +300,6 @@ class Engine:
         """Return when all earlier steps are written, or wait for an answer themselves."""
         for event in [event for number, event in self._drafted.items() if number < step.number]:
             await event.wait()
-
-    def _save(self, step: Step) -> Step:
-        self._store.save_step(step)
-        self._index(step)
-        return step
-
-    def _index(self, step: Step) -> None:
-        self.steps[step.number] = step
-        if fingerprint := step.details.fingerprint:
-            self._first_with[fingerprint] = min(step.number, self._first_with.get(fingerprint, step.number))
 
     async def _write(self, step: Step) -> Step:
         self._emit(StepProgress(step.number, "writing"))
@@ -327,32 +338,22 @@ class Engine:
             step, self._judged_code(step), max_energy_ms, self._best_ms(step)
         )
 
-    def _best_ms(self, step: Step) -> float:
-        """The time of the best candidate among steps that were settled when this step was chosen, so that a
-        resumed run sees the same; 0 without any."""
-        settled = range(1, step.number - self._config.concurrency + 1)
-        times = [self.steps[number].ms for number in settled if number in self.steps]
-        return min((ms for ms in times if ms), default=0.0)
-
-    def _judged_code(self, step: Step) -> dict[str, int]:
-        """Earlier steps by the hash of their machine code: only those that were settled when this step was
-        chosen, so that a resumed run sees the same."""
-        by_code: dict[str, int] = {}
-        for number in range(1, step.number - self._config.concurrency + 1):
-            verdict = self.steps[number].verdict
-            if verdict and (code := verdict.measurement.machine_code):
-                by_code.setdefault(code, number)
-        return by_code
-
     async def _submit(self, job: Job) -> Result:
         """Send a job to the pool, and charge its device time."""
 
+        loop = asyncio.get_running_loop()
+
         def on_progress(progress: Progress) -> None:
             self._on_event(JobProgress(job.id, progress.stage))
+            with suppress(RuntimeError):  # the loop is closed: the run has ended
+                loop.call_soon_threadsafe(self._set_activity, job.id, progress.stage)
 
         if job.kind == "judge" and self._config.target == "cuda":
             job = replace(job, sanitize=True)  # so that the debug agent knows the line of an illegal access
-        result = await asyncio.wrap_future(self._pool.submit(job, on_progress))
+        try:
+            result = await asyncio.wrap_future(self._pool.submit(job, on_progress))
+        finally:
+            self._set_activity(job.id, "")
         if job.options.effort == "full":
             use = "final judging"
         else:
@@ -360,6 +361,11 @@ class Engine:
         self._store.add_device_seconds(use, result.device_seconds)
         self.budget.device_seconds += result.device_seconds
         return result
+
+    def _set_activity(self, job: str, stage: str) -> None:
+        """Tell those who watch the run. Nothing depends on it."""
+        with suppress(BadInput):
+            self._store.set_activity(job, stage)
 
     async def _assignment(self, step: Step) -> Assignment:
         if step.action in ("improve", "combine") and step.parent:
@@ -370,6 +376,7 @@ class Engine:
         leaders = {leader.number for leader in assignment.leaders}
         return replace(
             assignment,
+            hints=self._steering.hints_for(step.number),
             memory=self._memory.digest(step.parent, _MEMORY_TOKENS, leaders),
             knowledge=learning.advice(self._knowledge, self._config, self.steps.get(step.parent)),
         )
@@ -386,15 +393,6 @@ class Engine:
         self._record_advice(step)
         self._store.save_wall_seconds(self.budget.wall_seconds)
         self._emit(StepProgress(step.number, "settled"))
-
-    def _apply(self, step: Step) -> None:
-        """Enter a settled step into the tree, the budget, the author's state and the memory."""
-        self.tree.settle(step.number, objective.cost_ms(self._config, step), void=step.verdict is None)
-        self.budget.settle(step)
-        self._author_state.record(step)
-        if step.number > self._author_state.seeds:  # the compiler's code is not the author's experience
-            for event in learning.events(step, self.steps.get(step.parent)):
-                self._memory.add(event)
 
     def _record_advice(self, step: Step) -> None:
         """Record what following a diagnostic's advice gained."""

@@ -43,7 +43,7 @@ class PromptContext:
             baselines=self.facts.baselines,
             tolerance=self.facts.tolerance.get("as given", 0.0),
             objective=objective.describe(self.config),
-            turn=step.number - 1,
+            turn=sum(not other.pasted for number, other in self.steps.items() if number < step.number),
             attempt=self._attempt(step),
             graph=self.facts.graph,
             graph_error=self.facts.graph_error,
@@ -71,7 +71,7 @@ class PromptContext:
     def _attempt(self, step: Step) -> int:
         """How many earlier steps have the same parent and action."""
         earlier = (self.steps[n] for n in self.tree.nodes[step.parent].children if n < step.number)
-        return sum(other.action == step.action for other in earlier)
+        return sum(other.action == step.action and not other.pasted for other in earlier)
 
     def _settled(self, numbers: Iterable[int]) -> tuple[KnownCandidate, ...]:
         """The latest settled relatives, the latest first."""

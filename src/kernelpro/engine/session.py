@@ -17,7 +17,9 @@ from typing import Literal
 
 from kernelpro.authors.author import LANGUAGES
 from kernelpro.authors.by_name import create_author, with_absolute_paths
-from kernelpro.engine.loop import Engine, OnEvent, ignore_event
+from kernelpro.engine.loop import Engine, ignore_event
+from kernelpro.engine.run_state import OnEvent
+from kernelpro.engine.steering import apply_budget, has_requests
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.knowledge import Knowledge, default_path
 from kernelpro.pools.pool import Pool, ResultPending
@@ -103,7 +105,11 @@ async def continue_run(
 
     `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
     """
-    complete = store.is_finished and (store.is_winner_profiled or not explain)
+    has_work = False
+    if has_requests(store):
+        store.lock()
+        has_work = apply_budget(store)
+    complete = not has_work and store.is_finished and (store.is_winner_profiled or not explain)
     if complete and (outcome := store.outcome()):
         return outcome
     return await create_engine(store, pool, on_event).run(explain)

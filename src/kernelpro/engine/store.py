@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelpro.records import BadInput, Outcome, RunConfig, Step, TaskFacts, digest, folders
-from kernelpro.records.events import RunEvent, RunFailed, RunPaused, RunStarted, read_event
+from kernelpro.records.events import (
+    STEERING_KINDS,
+    RunEvent,
+    RunFailed,
+    RunPaused,
+    RunStarted,
+    RunStopped,
+    SteeringApplied,
+    SteeringEvent,
+    read_event,
+)
 
 RunState = Literal["running", "finished", "waiting", "failed", "stopped"]
 
@@ -34,6 +44,14 @@ _MIGRATIONS = (
     CREATE TABLE event
         (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL) STRICT;
     """,
+    """
+    CREATE TABLE activity (job TEXT PRIMARY KEY, stage TEXT NOT NULL, since REAL NOT NULL) STRICT;
+    CREATE TABLE step_change
+        (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER NOT NULL UNIQUE) STRICT;
+    INSERT INTO step_change (number) SELECT number FROM step ORDER BY number;
+    CREATE TRIGGER step_changed AFTER INSERT ON step
+        BEGIN INSERT OR REPLACE INTO step_change (number) VALUES (new.number); END;
+    """,
 )
 """One migration for each schema version. A file's own version is its user_version."""
 _BUSY_SECONDS = 10.0
@@ -41,6 +59,7 @@ _STATE_AFTER: dict[type[RunEvent], RunState] = {
     RunStarted: "stopped",
     RunPaused: "waiting",
     RunFailed: "failed",
+    RunStopped: "stopped",
 }
 """The state of a run without an outcome that no process works on, by the last event of these types."""
 
@@ -59,6 +78,8 @@ class RunStore:
         self.damage: list[str] = []
         """One line for each thing that could not be read."""
         self._lock: int | None = None
+        self.locked_after = 0
+        """The last event when this process locked the run: later requests are for this process."""
         with _readable_errors(folder):
             self._db = sqlite3.connect(folder / "run.db", timeout=_BUSY_SECONDS, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -120,6 +141,7 @@ class RunStore:
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
+        self.locked_after = self.last_event
 
     def state(self) -> RunState:
         """`running` while a process works on it; else `finished`, `waiting` (for answers or results from
@@ -256,8 +278,12 @@ class RunStore:
 
     def steps(self) -> list[Step]:
         """All steps in order. A step that cannot be read is reset to stage `chosen`, to be done again."""
+        return self._read_steps("")
+
+    def _read_steps(self, condition: str, *values: int) -> list[Step]:
         with _readable_errors(self.folder):
-            rows = self._db.execute("SELECT number, data FROM step ORDER BY number").fetchall()
+            query = f"SELECT number, data FROM step {condition} ORDER BY number"
+            rows = self._db.execute(query, values).fetchall()
         steps = []
         for number, data in rows:
             try:
@@ -270,7 +296,25 @@ class RunStore:
 
     def step(self, number: int) -> Step | None:
         """The step with this number."""
-        return next((step for step in self.steps() if step.number == number), None)
+        return next(iter(self._read_steps("WHERE number = ?", number)), None)
+
+    def steps_changed_after(self, last: int, limit: int = -1) -> tuple[int, list[Step]]:
+        """The steps that were saved after the change `last`, at most `limit` (-1: all), and the last change
+        that the list covers. Those who watch a run read it again and again with that number."""
+        with _readable_errors(self.folder):
+            rows = self._db.execute(
+                "SELECT id, number FROM step_change WHERE id > ? ORDER BY id LIMIT ?", (last, limit)
+            ).fetchall()
+        if not rows:
+            return last, []
+        numbers = ", ".join(str(number) for _, number in rows)
+        return rows[-1][0], self._read_steps(f"WHERE number IN ({numbers})")
+
+    @property
+    def version(self) -> int:
+        """A number that changes whenever another connection has changed the run."""
+        with _readable_errors(self.folder):
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     # --- sources ---------------------------------------------------------------------------------------
 
@@ -301,23 +345,85 @@ class RunStore:
 
     # --- events ----------------------------------------------------------------------------------------
 
-    def add_event(self, event: RunEvent) -> None:
-        """Append to the log of the run."""
+    def add_event(self, event: RunEvent) -> int:
+        """Append to the log of the run; returns the id of the event."""
         with _readable_errors(self.folder):
             text = json.dumps(event.to_json(), separators=(",", ":"))
-            self._db.execute(
+            cursor = self._db.execute(
                 "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), event.kind, text)
             )
+        return int(cursor.lastrowid or 0)
 
     def events(self) -> Iterator[tuple[float, RunEvent]]:
         """All events in order, each with its time in seconds since the epoch."""
+        return ((timestamp, event) for _, timestamp, event in self.events_after(0))
+
+    def events_after(self, last: int, limit: int = -1) -> Iterator[tuple[int, float, RunEvent]]:
+        """The events with an id above `last` in order, with their ids and times; at most `limit`, -1: all."""
+        return self._read_events("id > ? ORDER BY id LIMIT ?", last, limit)
+
+    def _read_events(self, condition: str, *values: int) -> Iterator[tuple[int, float, RunEvent]]:
         with _readable_errors(self.folder):
-            rows = self._db.execute("SELECT time, kind, data FROM event ORDER BY id").fetchall()
-        for timestamp, kind, data in rows:
+            query = f"SELECT id, time, kind, data FROM event WHERE {condition}"
+            rows = self._db.execute(query, values).fetchall()
+        for id, timestamp, kind, data in rows:
             try:
-                yield timestamp, read_event(kind, json.loads(data))
+                yield id, timestamp, read_event(kind, json.loads(data))
             except (TypeError, ValueError, KeyError):
                 self.damage.append(f"an event of kind {kind} cannot be read")
+
+    @property
+    def last_event(self) -> int:
+        """The id of the last event; 0 without any."""
+        with _readable_errors(self.folder):
+            (last,) = self._db.execute("SELECT max(id) FROM event").fetchone()
+        return int(last or 0)
+
+    def steering_after(self, last: int) -> list[tuple[int, SteeringEvent | SteeringApplied]]:
+        """The user's requests, and when they took effect, with an id above `last`, in order."""
+        kinds = ", ".join(f"'{kind}'" for kind in (*STEERING_KINDS, SteeringApplied.kind))
+        events = self._read_events(f"id > ? AND kind IN ({kinds}) ORDER BY id", last)
+        return [(id, event) for id, _, event in events if isinstance(event, (SteeringEvent, SteeringApplied))]
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything that the block writes is on disk together, or not at all."""
+        with _readable_errors(self.folder):
+            self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        with _readable_errors(self.folder):
+            self._db.execute("COMMIT")
+
+    # --- activity --------------------------------------------------------------------------------------
+
+    def set_activity(self, job: str, stage: str) -> None:
+        """Say what a job is doing now, for those who watch the run; an empty stage: the job has ended.
+
+        Unlike everything else this is not flushed to disk: it says nothing once the process has died.
+        """
+        with _readable_errors(self.folder):
+            self._db.execute("PRAGMA synchronous=OFF")
+            if stage:
+                row = (job, stage, time.time())
+                self._db.execute("INSERT OR REPLACE INTO activity VALUES (?, ?, ?)", row)
+            else:
+                self._db.execute("DELETE FROM activity WHERE job = ?", (job,))
+            self._db.execute("PRAGMA synchronous=FULL")
+
+    def clear_activity(self) -> None:
+        """Forget what jobs were doing: at the start and at the end of a process."""
+        with _readable_errors(self.folder):
+            self._db.execute("DELETE FROM activity")
+
+    def activity(self) -> list[tuple[str, str, float]]:
+        """What jobs are doing: the job, its stage, and when that began in seconds since the epoch."""
+        with _readable_errors(self.folder):
+            rows = self._db.execute("SELECT job, stage, since FROM activity ORDER BY since, job").fetchall()
+        return [(job, stage, since) for job, stage, since in rows]
 
 
 def _recover_choice(number: int, data: str) -> Step | None:

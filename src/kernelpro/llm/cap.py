@@ -52,6 +52,11 @@ class SpendingCap:
         self._reserved_dollars, self._reserved_tokens = Decimal(0), 0
         self._lock = Lock()
 
+    def set_limits(self, dollars: float, tokens: int) -> None:
+        """Replace the limits. Requests in flight keep their reservation."""
+        with self._lock:
+            self._max_dollars, self._max_tokens = Decimal(str(dollars)), tokens
+
     @property
     def spent(self) -> Cost:
         """Everything spent so far."""

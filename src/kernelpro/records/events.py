@@ -1,4 +1,9 @@
-"""Events of a run: stored with the run and passed to `on_event` callbacks while it is worked on."""
+"""Events of a run: stored with the run and passed to `on_event` callbacks while it is worked on.
+
+Requests of the user (`SteeringEvent`) are events, too. Any process may add them to the store of a run. The
+engine reads them between steps, and stores when each took effect (`SteeringApplied`), so that a resumed run
+repeats the same choices.
+"""
 
 from __future__ import annotations
 
@@ -93,6 +98,137 @@ class RunFailed(RunEvent):
     reason: str
 
 
+@dataclass(frozen=True)
+class RunStopped(RunEvent):
+    """The process stopped at the user's request, or was interrupted. The run can be resumed."""
+
+    kind: ClassVar[str] = "stopped"
+    reason: str
+
+
+# --- steering ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SteeringEvent(RunEvent):
+    """Base of the user's requests to a run."""
+
+
+@dataclass(frozen=True)
+class StopRequested(SteeringEvent):
+    """Stop working on the run."""
+
+    kind: ClassVar[str] = "stop"
+    finish: bool = False
+    """Choose no further steps, but judge the finalists and end the run. False: stop at once, as Ctrl-C
+    does."""
+
+
+@dataclass(frozen=True)
+class ResumeRequested(SteeringEvent):
+    """Continue the run. Cancels earlier requests to stop."""
+
+    kind: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True)
+class BudgetAdded(SteeringEvent):
+    """Raise the limits of the run by these amounts. A limit that is not set stays unset."""
+
+    kind: ClassVar[str] = "add_budget"
+    candidates: int = 0
+    dollars: float = 0.0
+    tokens: int = 0
+    wall_seconds: float = 0.0
+    device_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodePinned(SteeringEvent):
+    """Search only below this step; 0: everywhere again."""
+
+    kind: ClassVar[str] = "pin"
+    step: int
+
+
+@dataclass(frozen=True)
+class BranchClosed(SteeringEvent):
+    """Choose no further step in the branch that starts at this step."""
+
+    kind: ClassVar[str] = "close"
+    step: int
+
+
+@dataclass(frozen=True)
+class BranchOpened(SteeringEvent):
+    """Undo `BranchClosed`."""
+
+    kind: ClassVar[str] = "open"
+    step: int
+
+
+@dataclass(frozen=True)
+class HintGiven(SteeringEvent):
+    """A hint in words for the author of all later steps."""
+
+    kind: ClassVar[str] = "hint"
+    text: str
+
+
+@dataclass(frozen=True)
+class HintWithdrawn(SteeringEvent):
+    """Later steps do not see a hint any more."""
+
+    kind: ClassVar[str] = "withdraw_hint"
+    hint: int
+    """The id of the event that gave the hint."""
+
+
+@dataclass(frozen=True)
+class KernelPasted(SteeringEvent):
+    """Judge a kernel that the user wrote, as the next step."""
+
+    kind: ClassVar[str] = "paste"
+    source: str
+    """Content hash of the source."""
+    parent: int = 0
+    """The step that it improves or repairs; 0: a new design."""
+    note: str = ""
+    """The plan in the user's words."""
+
+
+@dataclass(frozen=True)
+class ProfileRequested(SteeringEvent):
+    """Profile a step that passed."""
+
+    kind: ClassVar[str] = "profile"
+    step: int
+
+
+@dataclass(frozen=True)
+class AnswerGiven(SteeringEvent):
+    """The user answered a question of the inbox."""
+
+    kind: ClassVar[str] = "answer"
+    question: str
+    """The key of the question, like `step-12/plan`."""
+    text: str
+    """Content hash of the answer, which is stored among the sources."""
+
+
+@dataclass(frozen=True)
+class SteeringApplied(RunEvent):
+    """A request took effect before a step was chosen."""
+
+    kind: ClassVar[str] = "applied"
+    request: int
+    """The id of the event that made the request."""
+    step: int
+    """The number of the step that was chosen next."""
+    refused: str = ""
+    """Why the request could not be met."""
+
+
 _EVENTS: dict[str, type[RunEvent]] = {
     event.kind: event
     for event in (
@@ -104,6 +240,19 @@ _EVENTS: dict[str, type[RunEvent]] = {
         Note,
         RunPaused,
         RunFailed,
+        RunStopped,
+        StopRequested,
+        ResumeRequested,
+        BudgetAdded,
+        NodePinned,
+        BranchClosed,
+        BranchOpened,
+        HintGiven,
+        HintWithdrawn,
+        KernelPasted,
+        ProfileRequested,
+        AnswerGiven,
+        SteeringApplied,
     )
 }
 
@@ -111,3 +260,7 @@ _EVENTS: dict[str, type[RunEvent]] = {
 def read_event(kind: str, data: dict[str, Any]) -> RunEvent:
     """The event that `to_json` of an event of this kind described. Raises KeyError for an unknown kind."""
     return _EVENTS[kind].from_json(data)
+
+
+STEERING_KINDS = tuple(kind for kind, event in _EVENTS.items() if issubclass(event, SteeringEvent))
+"""The kinds of the user's requests."""

@@ -196,6 +196,8 @@ class Step(Record):
     details: StepDetails = field(default_factory=StepDetails)
     donor: int = 0
     """The step that a combination borrows from, beside its parent; 0: none."""
+    pasted: bool = False
+    """The user wrote it while the run was under way. It uses up no candidate of the budget."""
 
     @property
     def ms(self) -> float | None:

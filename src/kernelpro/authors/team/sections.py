@@ -35,7 +35,7 @@ _CAPS = {
     "children": 1_500,
 }
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "second": 8_000}
-_CAPS |= {"leaders": 1_500, "memory": 1_000, "knowledge": 500}
+_CAPS |= {"leaders": 1_500, "memory": 1_000, "knowledge": 500, "hints": 2_000}
 MAX_FILE_CHARACTERS = CHARACTERS_PER_TOKEN * _CAPS["source"] - 1_000
 """Characters of a marked file; leaves room for its marks and its title."""
 _ORDER = [
@@ -44,6 +44,7 @@ _ORDER = [
         "task",
         "failure",
         "plan",
+        "hints",
         "ground",
         "guidance",
         "direction",
@@ -216,6 +217,11 @@ def donor_section(candidate: KnownCandidate, baselines: dict[str, float]) -> str
 def file_section(title: str, source: str) -> str:
     """Show a source file under a title; empty if there is none."""
     return f"# {title}\n```python\n{source.rstrip()}\n```" if source else ""
+
+
+def hints_section(hints: Sequence[str]) -> str:
+    """Show what the user asks for; empty without hints."""
+    return section("Hints of the user: follow them where they apply", "\n".join(f"- {h}" for h in hints))
 
 
 def section(title: str, text: str) -> str:

@@ -39,6 +39,7 @@ from kernelpro.authors.team.answers import (
     PlanFormat,
 )
 from kernelpro.code_search import trees
+from kernelpro.llm.cap import SpendingCap
 from kernelpro.llm.question import (
     AnswerFormat,
     AnswerOutstanding,
@@ -53,7 +54,7 @@ from kernelpro.llm.question import (
     Tool,
     UnusableModel,
 )
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, Limits
 
 T = TypeVar("T")
 
@@ -138,8 +139,16 @@ class Team(Author):
 
     combines = True
 
-    def __init__(self, models: RoleModels, tools: tuple[Tool, ...] = (), name: str = "team"):
-        """`tools`: the code search, offered if there is a source tree to search."""
+    def __init__(
+        self,
+        models: RoleModels,
+        tools: tuple[Tool, ...] = (),
+        name: str = "team",
+        cap: SpendingCap | None = None,
+    ):
+        """`tools`: the code search, offered if there is a source tree to search. `cap`: what the models may
+        spend."""
+        self._cap = cap
         self._models, self._tools, self.name = (
             models,
             _with_tree_names(tools, list(trees.known_trees()) if tools else []),
@@ -154,6 +163,11 @@ class Team(Author):
             return await self._debug(assignment)
         return await self._improve(assignment)
 
+    def set_limits(self, limits: Limits) -> None:
+        """Apply raised limits to later questions."""
+        if self._cap:
+            self._cap.set_limits(limits.dollars, limits.tokens)
+
     # --- roles -------------------------------------------------------------------------------------------
 
     async def _design(self, a: Assignment) -> Draft:
@@ -166,6 +180,7 @@ class Team(Author):
             "task": sections.reference_section(a),
             "ground": sections.device_and_baselines(a),
             "direction": f"{direction}\n{others}".strip(),
+            "hints": sections.hints_section(a.hints),
             "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.baselines),
             "memory": sections.section("What this run has learned", a.memory),
             "knowledge": sections.section("What earlier runs have learned", a.knowledge),
@@ -194,6 +209,7 @@ class Team(Author):
             "time": sections.describe_verdict(a.parent.verdict, a.baselines),
             "parent_plan": a.parent.plan or "none",
             "source": a.parent.source.rstrip(),
+            "hints": sections.hints_section(a.hints),
             "guidance": a.guidance or "The kernel was not profiled.",
             "evidence": a.evidence,
             "beside": sections.concurrent_steps(a.concurrent),
@@ -264,6 +280,7 @@ class Team(Author):
             "plan": a.parent.plan or "none",
             "step": str(a.parent.number),
             "source": a.parent.source.rstrip(),
+            "hints": sections.hints_section(a.hints),
             "failure": f"{verdict.status}: {verdict.reason}" if verdict else "not judged",
             "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.baselines),
             "memory": sections.section("What this run has learned", a.memory),

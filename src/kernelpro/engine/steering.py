@@ -1,0 +1,222 @@
+"""The user's requests to a run: what they ask for, and what the search may still choose.
+
+Requests are events in the store (records/events.py). Any process adds them; the engine alone applies them:
+
+1. Between two steps it reads the requests that arrived, and applies them in their order. With each it stores
+   `SteeringApplied`: the number of the step that is chosen next.
+2. A resumed run replays all applied requests, and applies the pending ones before its first choice. So a
+   choice depends on the tree, the seed, the step and the requests applied before it, never on timing.
+3. A request to stop is for the process that works on the run when it arrives. It acts at once, not between
+   steps.
+
+A pinned node or closed branches restrict the tree that the policy sees. The step after a pin starts at the
+pinned node itself; then the policy searches its branch as if that node were the reference. It does not see
+closed branches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kernelpro.engine.store import RunStore
+from kernelpro.records import Action, Limits
+from kernelpro.records.events import (
+    AnswerGiven,
+    BranchClosed,
+    BranchOpened,
+    BudgetAdded,
+    HintGiven,
+    HintWithdrawn,
+    KernelPasted,
+    NodePinned,
+    ProfileRequested,
+    ResumeRequested,
+    SteeringApplied,
+    SteeringEvent,
+    StopRequested,
+)
+from kernelpro.search.choice import Choice, Policy, expand
+from kernelpro.search.tree import Tree
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A hint, and the steps that see it."""
+
+    id: int
+    """Of the event that gave it."""
+    text: str
+    first_step: int
+    last_step: int | None = None
+    """None: all later ones."""
+
+
+@dataclass
+class Steering:
+    """The requests of a run: applied ones as a state, pending ones as a list."""
+
+    store: RunStore
+    pending: dict[int, SteeringEvent] = field(default_factory=dict)
+    """By id, in order."""
+    pinned: int = 0
+    """Search only below this step; 0: everywhere."""
+    closed: set[int] = field(default_factory=set)
+    """The first steps of closed branches."""
+    hints: list[Hint] = field(default_factory=list)
+    profiles: list[int] = field(default_factory=list)
+    """Steps whose profile was requested."""
+    finish: bool = False
+    """End the search: the user asked for it."""
+    applied_at: set[int] = field(default_factory=set)
+    """The steps that were chosen right after a request took effect."""
+    _pinned_at: int = 0
+    """The step that was chosen next."""
+    _last: int = 0
+    """The last event that was read."""
+
+    def poll(self) -> None:
+        """Read what was added to the store, and replay what was applied."""
+        for id, event in self.store.steering_after(self._last):
+            self._last = id
+            if isinstance(event, SteeringApplied):
+                request = self.pending.pop(event.request, None)
+                if request and not event.refused:
+                    self._replay(event.request, request, event.step)
+            elif not isinstance(event, AnswerGiven):  # answers reach the run through the inbox
+                self.pending[id] = event
+
+    @property
+    def stops_now(self) -> bool:
+        """Whether the process should stop at once."""
+        stop = False
+        for id, event in self.pending.items():
+            if isinstance(event, ResumeRequested):
+                stop = False
+            elif isinstance(event, StopRequested) and not event.finish:
+                stop = id > self.store.locked_after
+        return stop
+
+    def apply(self, id: int, step: int, refused: str = "") -> None:
+        """Apply a pending request before the step with this number is chosen, or refuse it."""
+        request = self.pending.pop(id)
+        if not refused:
+            self._replay(id, request, step)
+        self.store.add_event(SteeringApplied(id, step, refused))
+
+    def _replay(self, id: int, request: SteeringEvent, step: int) -> None:
+        self.applied_at.add(step)
+        match request:
+            case NodePinned(pinned):
+                self.pinned, self._pinned_at = pinned, step
+            case BranchClosed(branch):
+                self.closed.add(branch)
+            case BranchOpened(branch):
+                self.closed.discard(branch)
+            case HintGiven(text):
+                self.hints.append(Hint(id, text, step))
+            case HintWithdrawn(hint):
+                self.hints = [
+                    replace(item, last_step=step - 1) if item.id == hint else item for item in self.hints
+                ]
+            case ProfileRequested(number):
+                self.profiles.append(number)
+            case StopRequested(finish=True):
+                self.finish = True
+            case ResumeRequested() | BudgetAdded() | KernelPasted():
+                self.finish = False
+
+    def hints_for(self, step: int) -> tuple[str, ...]:
+        """The hints that the author of this step sees."""
+        return tuple(
+            hint.text
+            for hint in self.hints
+            if hint.first_step <= step and (hint.last_step is None or step <= hint.last_step)
+        )
+
+    # --- what may be chosen ----------------------------------------------------------------------------
+
+    def forbidden(self, tree: Tree) -> set[int]:
+        """Nodes that may not be expanded: closed branches, and everything outside of a pinned one."""
+        if not self.pinned and not self.closed:
+            return set()
+        allowed = set(self._allowed(tree))
+        return {node.id for node in tree.nodes} - allowed
+
+    def _allowed(self, tree: Tree) -> Iterator[int]:
+        """The nodes of the tree that the policy sees, parents before children."""
+        seen = {self.pinned}
+        yield self.pinned
+        for node in tree.nodes[self.pinned + 1 :]:
+            if node.parent in seen and node.id not in self.closed:
+                seen.add(node.id)
+                yield node.id
+
+    def choose(self, policy: Policy, tree: Tree, rng: random.Random) -> Choice:
+        """The policy's choice within what the user allows."""
+        if not self.pinned and not self.closed:
+            return policy.choose(tree, rng)
+        pinned = tree.nodes[self.pinned]
+        if pinned.id and not any(child >= self._pinned_at for child in pinned.children):
+            return expand(pinned)
+        ids = list(self._allowed(tree))
+        choice = policy.choose(_restricted(tree, ids), rng)
+        if choice.parent == 0:
+            return expand(pinned)
+        donor = ids[choice.donor] if choice.donor is not None else None
+        return Choice(ids[choice.parent], choice.action, donor)
+
+
+def _restricted(tree: Tree, ids: list[int]) -> Tree:
+    """A tree of these nodes alone, numbered by their place in the list. The first is its root."""
+    root = tree.nodes[ids[0]]
+    numbers = {id: number for number, id in enumerate(ids)}
+    seeds = sum(id <= tree.compiler_seeds for id in ids) - 1 if not root.id else 0
+    budget = tree.budget if not root.id else 1  # one child of a pinned node, then the branch grows deeper
+    view = Tree(root.ms or tree.baseline_ms, tree.floor_ms, max(0, seeds), budget)
+    for id in ids[1:]:
+        node = tree.nodes[id]
+        assert node.parent is not None
+        parent, donor = numbers[node.parent], numbers.get(node.donor or -1)
+        action: Action = "seed" if not parent else "debug" if node.action == "debug" else "improve"
+        apart = donor and view.nodes[donor].seed != view.nodes[parent].seed
+        if node.action == "combine" and parent and apart:
+            view.add(parent, "combine", donor)
+        else:
+            view.add(parent, action)
+        if node.state != "pending":
+            view.settle(numbers[id], node.ms, void=node.state == "void")
+    return view
+
+
+def raised(limits: Limits, added: BudgetAdded) -> Limits:
+    """The limits with more budget. A limit of 0 means that there is none, and stays."""
+    amounts = {
+        name: getattr(limits, name) + amount
+        for name, amount in added.to_json().items()
+        if getattr(limits, name)
+    }
+    return replace(limits, **amounts)
+
+
+def has_requests(store: RunStore) -> bool:
+    """Whether the user asked for something that no process has applied yet."""
+    steering = Steering(store)
+    steering.poll()
+    return bool(steering.pending)
+
+
+def apply_budget(store: RunStore) -> bool:
+    """Apply pending requests for more budget to the configuration of a run that this process has locked.
+    Returns whether there is other work that the user asked for: a pasted kernel or a profile."""
+    steering = Steering(store)
+    steering.poll()
+    next_step = len(store.steps()) + 1
+    for id, event in list(steering.pending.items()):
+        if isinstance(event, BudgetAdded):
+            with store.transaction():
+                config = store.config()
+                store.save_config(replace(config, limits=raised(config.limits, event)))
+                steering.apply(id, next_step)
+    return any(isinstance(event, (KernelPasted, ProfileRequested)) for event in steering.pending.values())
