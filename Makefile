@@ -27,11 +27,11 @@ $(VENV)/.torch: torch-version.txt
 
 $(VENV)/.ready: $(VENV)/.torch pyproject.toml
 	@echo "installing kernelpro ..."
-	@$(PIP) -e .
+	@$(PIP) -e ".[ui]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	@echo "installing kernelpro and its development dependencies (pytest, ruff, mypy, ray, triton, pydantic-ai) ..."
+	@echo "installing kernelpro and its development dependencies (pytest, ruff, mypy, ray, triton, pydantic-ai, starlette) ..."
 	@$(PIP) -e ".[dev]"
 	@touch $(VENV)/.ready $@
 
@@ -62,7 +62,7 @@ test-long: $(VENV)/.dev
 
 # Kernels under test keep the formatting of their authors.
 FORMATTED = src docs/reference benchmarks/*.py benchmarks/simulation tests/*.py tests/defects/*.py tests/exploits/*.py \
-	$(addprefix tests/,authors cli code_search diagnose docs dropin engine lab llm memory pools report search suites)
+	$(addprefix tests/,authors cli code_search diagnose docs dropin engine lab llm memory pools report search suites ui)
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check $(FORMATTED)

@@ -50,6 +50,7 @@ TOGETHER = (
     "engine/test_loop.py",
     "engine/test_objective.py",
     "engine/test_profiling.py",
+    "engine/test_steering.py",
     "engine/test_store.py",
     "engine/test_team_run.py",
     "exploits/",
@@ -113,6 +114,7 @@ TOGETHER = (
     "test_profile.py",
     "test_records.py",
     "test_report_at_the_end.py",
+    "ui/",
 )
 """Tests whose outcome does not depend on the clock: they run and judge beside each other, and no word of theirs is about speeds
 that lie close together. All others have the machine to themselves. A test that is marked `together` or `alone` where it stands is

@@ -30,6 +30,7 @@ PACKAGES = (
     ("report",),
     ("tasks",),
     ("api",),
+    ("ui",),
     ("cli",),
 )
 """Lower layers first. A layer may import from layers before it; parts of one layer do not import each other."""

@@ -84,7 +84,8 @@ class Browser:
 
     # --- what a person does ------------------------------------------------------------------------------
 
-    def open(self, path: Path, width: int = 1400, height: int = 1000, scheme: str = "light") -> None:
+    def open(self, place: Path | str, width: int = 1400, height: int = 1000, scheme: str = "light") -> None:
+        """Open a file or an address."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -94,7 +95,8 @@ class Browser:
         )
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         since = len(self.events)
-        self.ask("Page.navigate", url=path.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self.ask("Page.navigate", url=url)
         self._wait("Page.loadEventFired", since)
 
     def value(self, expression: str) -> Any:

@@ -2,7 +2,7 @@
 
 commands/      the options and help text of each command    options.py   options that several commands share
 judge.py, profile.py, optimize.py, bench.py, runs.py, knowledge.py, code_search.py, diagnostics.py, spool.py,
-doctor.py, init.py    what each command does
+doctor.py, init.py, ui.py    what each command does
 display.py     the live display of a run                    parsing.py   --budget, --role and --price
 pools.py       --pool                                       errors.py    errors and exit codes
 output.py      tables and files

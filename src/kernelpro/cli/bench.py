@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 import kernelpro
 from kernelpro.cli.commands.bench import BenchOptions
 from kernelpro.cli.errors import INTERNAL_ERROR
-from kernelpro.cli.output import table_console
+from kernelpro.cli.output import table_console, write_file
 from kernelpro.cli.parsing import gives_dollars, judge_effort, select_baselines
 from kernelpro.cli.pools import open_pool, require_target, require_target_option, worker_hint
 from kernelpro.cli.run_config import describe_budget, make_run_config
@@ -336,6 +336,7 @@ def _show(bench: _Bench) -> None:
     board = scoreboard.make_scoreboard(
         options.suite, evaluated, target, bench.problems, bench.keys, bench.log.entries, conditions
     )
+    write_file(bench.log.folder / scoreboard.FILE, json.dumps(board.to_json()), "--out")
     if options.format == "json":
         print(json.dumps(board.to_json(), indent=1))
     else:

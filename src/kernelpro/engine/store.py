@@ -298,17 +298,16 @@ class RunStore:
         """The step with this number."""
         return next(iter(self._read_steps("WHERE number = ?", number)), None)
 
-    def steps_changed_after(self, last: int, limit: int = -1) -> tuple[int, list[Step]]:
-        """The steps that were saved after the change `last`, at most `limit` (-1: all), and the last change
-        that the list covers. Those who watch a run read it again and again with that number."""
+    def steps_changed_after(self, last: int, limit: int = -1) -> tuple[int, list[dict[str, Any]]]:
+        """The steps that were saved after the change `last`, as stored JSON, and the last change that the
+        list covers; at most `limit` steps, -1: all. Those who watch a run read it again and again with that
+        number."""
         with _readable_errors(self.folder):
             rows = self._db.execute(
-                "SELECT id, number FROM step_change WHERE id > ? ORDER BY id LIMIT ?", (last, limit)
+                "SELECT id, data FROM step_change JOIN step USING (number) WHERE id > ? ORDER BY id LIMIT ?",
+                (last, limit),
             ).fetchall()
-        if not rows:
-            return last, []
-        numbers = ", ".join(str(number) for _, number in rows)
-        return rows[-1][0], self._read_steps(f"WHERE number IN ({numbers})")
+        return (rows[-1][0] if rows else last), [json.loads(data) for _, data in rows]
 
     @property
     def version(self) -> int:

@@ -25,13 +25,15 @@ def working_seconds(events: Iterable[tuple[float, RunEvent]]) -> dict[int, float
 
 def progress(steps: Iterable[Step], store: RunStore) -> tuple[ProgressPoint, ...]:
     """A point for every settled step."""
-    seconds, best, points = working_seconds(store.events()), None, []
+    seconds, best, points, dollars = working_seconds(store.events()), None, [], 0.0
     for step in steps:
         if step.stage != "settled":
             continue
         if step.ms is not None and (best is None or step.ms < best):
             best = step.ms
-        points.append(ProgressPoint(step.number, seconds.get(step.number), step.state, step.ms, best))
+        dollars += step.cost.dollars
+        point = ProgressPoint(step.number, seconds.get(step.number), step.state, step.ms, best, dollars)
+        points.append(point)
     return tuple(points)
 
 

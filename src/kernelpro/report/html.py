@@ -22,7 +22,8 @@ from kernelpro.records.interval import format_share
 from kernelpro.report import highlight, pareto_plot, wording
 from kernelpro.report.schema import CodeExcerpt, FindingSummary, ReportData
 
-_ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent / "assets"
+"""Templates, style and scripts, which the live page uses as well."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _SCRIPTS = ("vendor/echarts.min.js", "charts.js", "page.js")
 _LANGUAGES = {"cpp": "C++", "cuda": "CUDA", "cute": "CuTe", "triton": "Triton", "torch": "PyTorch"}
@@ -67,7 +68,7 @@ def html(data: ReportData) -> str:
         "charts": _chart_data(data, floor_ms),
         "pareto_svg": _pareto_svg(data),
     }
-    return _environment().get_template("report.html").render(values)
+    return environment().get_template("report.html").render(values)
 
 
 def _title(data: ReportData) -> str:
@@ -128,13 +129,14 @@ def _chart_data(data: ReportData, floor_ms: float | None) -> dict[str, Any]:
 
 @cache
 def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 @cache
-def _environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """The templates of the report, and those of `folders`: they escape everything."""
     environment = Environment(
-        loader=FileSystemLoader(_ASSETS),
+        loader=FileSystemLoader([*folders, ASSETS]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -6,9 +6,11 @@ import math
 
 from kernelpro.records.profiling import RooflinePosition
 from kernelpro.report import svg
+from kernelpro.report.schema import RooflineChart
 from kernelpro.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 _ROOF, _DOT = "#0969da", "#cf222e"
+_STOP = {"baseline": "#57606a", "step": "#1a7f37"}
 
 
 def plot_svg(position: RooflinePosition, title: str) -> str:
@@ -42,6 +44,45 @@ def plot_svg(position: RooflinePosition, title: str) -> str:
         svg.circle(x(intensity), y(rate), 6, f'fill="{_DOT}"'),
         svg.label(x(intensity) + shift, y(rate) + 4, text, anchor, _DOT),
     ]
+    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+
+
+def plot_path_svg(chart: RooflineChart, title: str) -> str:
+    """The path of a run from its baselines to its best kernel, as a complete SVG document."""
+    rates = [stop.flops_per_second for stop in chart.stops]
+    roof = chart.rates[chart.unit]
+    left = _decade_below(min(chart.intensity, chart.ridge) / 3)
+    right = _decade_above(max(chart.intensity, chart.ridge) * 3)
+    low, high = _decade_below(min(*rates, chart.attainable) / 1.5), _decade_above(roof * 1.05)
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(value / left) / math.log(right / left)
+
+    def y(value: float) -> float:
+        relative = math.log(max(value, low) / low) / math.log(high / low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * relative
+
+    start = max(left, low / chart.bandwidth)
+    roofs = [(x(start), y(start * chart.bandwidth)), (x(chart.ridge), y(roof)), (x(right), y(roof))]
+    at = x(chart.intensity)
+    parts = [
+        *(svg.grid_x(x(value), f"{value:g}") for value in _decades(left, right)),
+        *(svg.grid_y(y(value), f"{value / 1e12:g}") for value in _decades(low, high)),
+        svg.polyline(roofs, _ROOF, 2.5),
+        svg.label(x(right) - 6, y(roof) - 8, f"{chart.unit} {roof / 1e12:.3g} TFLOP/s", "end", _ROOF),
+        svg.polyline([(at, y(rate)) for rate in rates], _DOT, 1.2),
+        svg.circle(at, y(chart.attainable), 5, f'fill="white" stroke="{_ROOF}" stroke-width="2"'),
+        svg.label(at - 12, y(chart.attainable) + 4, "floor", "end", _ROOF),
+    ]
+    anchor, shift = ("end", -12) if at > WIDTH * 0.6 else ("start", 12)
+    place = math.inf
+    for stop in sorted(chart.stops, key=lambda stop: stop.flops_per_second):
+        is_winner, height = stop.kind == "winner", y(stop.flops_per_second)
+        color = _DOT if is_winner else _STOP[stop.kind]
+        parts.append(svg.circle(at, height, 6 if is_winner else 4, f'fill="{color}" stroke="white"'))
+        if is_winner or stop.kind == "baseline" or height + 4 < place - 13:
+            place = min(height + 4, place - 13)
+            parts.append(svg.label(at + shift, place, f"{stop.label}: {stop.ms:.4g} ms", anchor, color))
     return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
 
 

@@ -116,6 +116,8 @@ class ProgressPoint(Record):
     state: str
     ms: float | None
     best_ms: float | None
+    dollars: float = 0.0
+    """Cost of the models until then."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult
 from kernelpro.suites.statistics import EnergySummary, Summary, summarize, summarize_energy
 
+FILE = "scoreboard.json"
+"""Its name in the folder of a bench."""
 BEST = "best"
 """Against the hardest baseline of each problem."""
 NOT_RUN = "not run"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kernelpro.cli.commands.app import app
-from kernelpro.cli.commands import init, optimize, judge, profile, runs, bench
+from kernelpro.cli.commands import init, optimize, judge, profile, runs, ui, bench
 from kernelpro.cli.commands import worker, diagnostics, code_search, knowledge, doctor
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "optimize",
     "profile",
     "runs",
+    "ui",
     "worker",
 ]

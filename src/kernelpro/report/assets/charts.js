@@ -1,6 +1,6 @@
 /* The charts of a run: plain data in, ECharts options out; no page, no state.
  *
- *   KernelProCharts.progress(data, look, "step" | "time")   every candidate's time, the best so far, baselines and floor
+ *   KernelProCharts.progress(data, look, "step" | "time" | "money")   every candidate's time, the best so far, baselines and floor
  *   KernelProCharts.tree(data, look, view)                  the search tree; size(data, view) returns its size in pixels
  *   KernelProCharts.offPath(data)                           steps to fold so that a large tree first shows the path to the winner
  *   KernelProCharts.roofline(data, look)                    the path from the reference to the winner, under measured roofs
@@ -116,10 +116,11 @@ const KernelProCharts = (() => {
 
   function progress(data, look, by) {
     const steps = new Map(data.steps.map((step) => [step.number, step]));
-    const points = data.progress.filter((p) => by === "step" || p.seconds !== null);
+    const points = data.progress.filter((p) => by !== "time" || p.seconds !== null);
     const longest = Math.max(...points.map((p) => p.seconds || 0), 0);
     const [unit, size] = longest > 7200 ? ["h", 3600] : longest > 180 ? ["min", 60] : ["s", 1];
-    const x = (p) => (by === "step" ? p.step : p.seconds / size);
+    const x = (p) => (by === "step" ? p.step : by === "money" ? p.dollars : p.seconds / size);
+    const across = { step: "step", time: `time of work, ${unit}`, money: "cost of the models, dollars" }[by];
     const lines = data.baselines.map((b) => ({ name: b.label, value: b.ms, colour: look.soft }));
     if (data.floor_ms) lines.push({ name: "floor", value: data.floor_ms, colour: look.accent });
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
@@ -127,7 +128,7 @@ const KernelProCharts = (() => {
     const high = Math.max(...values) * 1.6;
     const end = points.length ? Math.max(...points.map(x)) : 1;
     const start = by === "step" ? 1 : 0;
-    const finish = end > start ? end : start + 1;
+    const finish = end > start ? end : start + (by === "money" ? 0.01 : 1);
     const shifts = apart(lines.map((line) => line.value), low, high, look);
     const best = points.filter((p) => p.best_ms).map((p) => [x(p), p.best_ms]);
     if (best.length) best.push([end, best[best.length - 1][1]]);
@@ -152,7 +153,7 @@ const KernelProCharts = (() => {
       grid: { left: LEFT, right: look.narrow ? 14 : 160, ...MARGIN },
       tooltip: { ...hint(look), trigger: "item", formatter: (item) => about(steps.get(item.data.number)) },
       xAxis: {
-        ...axis(look, by === "step" ? "step" : `time of work, ${unit}`, 28),
+        ...axis(look, across, 28),
         type: "value",
         min: start,
         max: finish,

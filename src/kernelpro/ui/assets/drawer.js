@@ -1,0 +1,109 @@
+/* One step, beside the tree: what it is, its source, its difference to its parent, what was asked and answered. */
+import { all, find, h, steers, toast } from "./common.js";
+
+export class StepDrawer {
+  constructor({ api, state, act, onClose }) {
+    Object.assign(this, { api, state, act, onClose });
+    this.element = find("#drawer");
+    this.body = find("#drawer-body");
+    this.tabs = find("#tabs");
+    this.number = null;
+    this.tab = "Overview";
+    find("#drawer-close").addEventListener("click", () => this.close(true));
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.number && !find("dialog[open]")) this.close(true);
+    });
+    this.tabs.addEventListener("keydown", (event) => {
+      const buttons = all("button", this.tabs);
+      const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!move) return;
+      const next = buttons[(buttons.indexOf(document.activeElement) + move + buttons.length) % buttons.length];
+      next.click();
+      next.focus();
+    });
+  }
+
+  open(number) {
+    if (this.number === number) return;
+    this.before = this.number === null ? document.activeElement : this.before;
+    this.number = number;
+    this.actionsKey = "";
+    find("#drawer-title").textContent = `Step ${number}`;
+    this.body.replaceChildren(h("p", { class: "soft" }, "loading …"));
+    this.tabs.replaceChildren();
+    this.element.hidden = false;
+    document.body.classList.add("has-drawer");
+    find("#drawer-title").focus({ preventScroll: true });
+    if (this.state.status) this.showActions(this.state.status);
+    this.refresh();
+  }
+
+  close(byUser) {
+    if (this.number === null) return;
+    this.number = null;
+    this.element.hidden = true;
+    document.body.classList.remove("has-drawer");
+    this.body.replaceChildren();
+    if (byUser) {
+      this.onClose();
+      this.before?.focus?.({ preventScroll: true });
+    }
+  }
+
+  async refresh() {
+    const number = this.number;
+    const response = await fetch(`${this.api}/steps/${number}`);
+    if (number !== this.number) return;
+    if (!response.ok) {
+      this.body.replaceChildren(h("p", { class: "soft" }, response.status === 400 ? (await response.json()).error : response.statusText));
+      return;
+    }
+    const scroll = this.body.scrollTop;
+    // The server's templates escape every text of others; the policy of the page allows no script in markup.
+    this.body.innerHTML = await response.text();
+    const parts = all("[data-tab]", this.body);
+    const names = parts.map((part) => part.dataset.tab);
+    if (!names.includes(this.tab)) this.tab = "Overview";
+    this.tabs.replaceChildren(...names.map((name) => h("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": `part-${name}`, click: () => this.show(name) }, name)));
+    for (const part of parts) {
+      part.id = `part-${part.dataset.tab}`;
+      part.setAttribute("role", "tabpanel");
+      part.setAttribute("aria-labelledby", `tab-${part.dataset.tab}`);
+    }
+    const copy = find("[data-copy-source]", this.body);
+    copy?.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(find(".source", this.body).textContent);
+      toast("The source is copied");
+    });
+    this.show(this.tab);
+    this.body.scrollTop = scroll;
+  }
+
+  show(name) {
+    this.tab = name;
+    for (const part of all("[data-tab]", this.body)) part.hidden = part.dataset.tab !== name;
+    for (const button of all("button", this.tabs)) {
+      const on = button.textContent === name;
+      button.setAttribute("aria-selected", String(on));
+      button.tabIndex = on ? 0 : -1;
+    }
+  }
+
+  showActions(status) {
+    const step = this.state.steps.get(this.number);
+    if (!steers || !step) return;
+    const { pinned, closed } = status.steering;
+    const key = JSON.stringify([this.number, step.open, step.ms, step.profiled, pinned, closed]);
+    if (key === this.actionsKey) return;
+    this.actionsKey = key;
+    const button = (text, kind, data, title) => h("button", { title, "data-act": kind, click: () => this.act(kind, data) }, text);
+    const number = this.number;
+    const buttons = [];
+    if (!step.open) {
+      buttons.push(pinned === number ? button("Release the pin", "pin", { step: 0 }) : button("Go on here", "pin", { step: number }, "Pin: search only below this step"));
+      buttons.push(closed.includes(number) ? button("Open the branch", "open", { step: number }) : button("Close the branch", "close", { step: number }, "Choose no further step below"));
+      if (step.ms && !step.profiled) buttons.push(button("Profile", "profile", { step: number }, "Find out where its time goes"));
+    }
+    find("#step-actions").replaceChildren(...buttons);
+  }
+}

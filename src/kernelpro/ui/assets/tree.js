@@ -1,0 +1,521 @@
+/* The search tree on a canvas, for up to tens of thousands of steps.
+ *
+ * Layout: one row for each leaf, a parent in the middle of its first and last child; computed when the structure changed,
+ * in one pass without recursion. The step in the middle of the view stays where it is. Only what is visible is painted;
+ * far out, steps are dots without labels. Open steps pulse on a second canvas, so the tree itself is painted only when
+ * something changed. */
+import { ms, speedColour, times, visible, words } from "./common.js";
+
+const LEVEL = 96;
+const ROW = 26;
+const FONT = "11.5px system-ui, sans-serif";
+const HOLLOW = new Set(["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class TreeView {
+  constructor(canvas, over, tip, { onOpen, onSay }) {
+    Object.assign(this, { canvas, over, tip, onOpen, onSay });
+    this.steps = new Map();
+    this.nodes = new Map([[0, { n: 0, children: [], level: 0, row: 0 }]]);
+    this.order = [];
+    this.open = new Set();
+    this.meta = { best: 0, pinned: 0, closed: new Set(), path: new Set() };
+    this.view = { x: 40, y: 0, zoom: 1 };
+    this.selected = null;
+    this.hovered = null;
+    this.onlyPassed = false;
+    this.moved = false; // the user has moved the view: it does not follow any more
+    this.stale = false;
+    this.painting = 0;
+    this.paints = 0;
+    this.listen();
+    new ResizeObserver(() => this.resize()).observe(canvas.parentElement);
+    this.resize();
+  }
+
+  // --- data ------------------------------------------------------------------------------------------------
+
+  update(changed, meta) {
+    for (const step of changed) {
+      const known = this.steps.get(step.n);
+      this.steps.set(step.n, step);
+      if (step.open) this.open.add(step.n);
+      else this.open.delete(step.n);
+      if (!known || this.onlyPassed) this.stale = true;
+    }
+    if (meta) {
+      const path = new Set();
+      for (let at = this.steps.get(meta.best); at && !path.has(at.n); at = this.steps.get(at.p)) path.add(at.n);
+      this.meta = { ...meta, closed: new Set(meta.closed), path };
+      this.hidden = null;
+    }
+    this.paint();
+    this.pulse();
+  }
+
+  setOnlyPassed(value) {
+    this.onlyPassed = value;
+    this.stale = true;
+    this.paint();
+  }
+
+  /* Steps in a closed branch are faded. */
+  isClosed(n) {
+    if (!this.meta.closed.size) return false;
+    this.hidden ||= new Map();
+    const trail = [];
+    let at = n;
+    while (at && !this.hidden.has(at) && !this.meta.closed.has(at)) {
+      trail.push(at);
+      at = this.steps.get(at)?.p || 0;
+    }
+    const closed = Boolean(at) && (this.meta.closed.has(at) || this.hidden.get(at));
+    for (const each of trail) this.hidden.set(each, closed);
+    return closed || this.meta.closed.has(n);
+  }
+
+  layout() {
+    const anchor = this.anchor();
+    let wanted = null;
+    if (this.onlyPassed) {
+      wanted = new Set();
+      for (const step of this.steps.values()) {
+        if (!step.ms && !step.open) continue;
+        for (let at = step; at && !wanted.has(at.n); at = this.steps.get(at.p)) wanted.add(at.n);
+      }
+    }
+    const nodes = new Map([[0, { n: 0, children: [], level: 0, row: 0 }]]);
+    const numbers = [...this.steps.keys()].sort((a, b) => a - b);
+    for (const n of numbers) {
+      if (wanted && !wanted.has(n)) continue;
+      const parent = nodes.get(this.steps.get(n).p) || nodes.get(0);
+      nodes.set(n, { n, parent, children: [], level: parent.level + 1, row: 0 });
+      parent.children.push(nodes.get(n));
+    }
+    let rows = 0;
+    let levels = 0;
+    const stack = [[nodes.get(0), false]];
+    while (stack.length) {
+      const [node, done] = stack.pop();
+      if (!node.children.length) {
+        node.row = rows++;
+        levels = Math.max(levels, node.level);
+      } else if (done) {
+        node.row = (node.children[0].row + node.children[node.children.length - 1].row) / 2;
+      } else {
+        stack.push([node, true]);
+        for (let k = node.children.length - 1; k >= 0; k--) stack.push([node.children[k], false]);
+      }
+    }
+    Object.assign(this, { nodes, rows, levels, order: [...nodes.values()], stale: false });
+    if (anchor && nodes.has(anchor.n)) {
+      const [x, y] = this.place(nodes.get(anchor.n));
+      this.view.x += anchor.x - x;
+      this.view.y += anchor.y - y;
+    }
+    if (!this.moved) this.follow();
+    const wantedNode = nodes.get(this.selected);
+    if (wantedNode && !anchor?.n) this.centre(wantedNode, 0.3);
+  }
+
+  anchor() {
+    const node = this.nodes.get(this.selected) || this.nearest(this.width / 2, this.height / 2, Infinity);
+    if (!node) return null;
+    const [x, y] = this.place(node);
+    return { n: node.n, x, y };
+  }
+
+  // --- the view --------------------------------------------------------------------------------------------
+
+  place(node) {
+    return [this.view.x + node.level * LEVEL * this.view.zoom, this.view.y + node.row * ROW * this.view.zoom];
+  }
+
+  /* The whole tree if it can be read, else its end at a scale that can. */
+  follow() {
+    const zoom = Math.min(1, (this.width - 190) / (LEVEL * Math.max(1, this.levels)), (this.height - 44) / (ROW * Math.max(1, this.rows - 1)));
+    if (zoom >= 0.5 || this.rows < 2) return this.fit();
+    this.view.zoom = 0.62;
+    const last = this.nodes.get(this.meta.best) || this.order[this.order.length - 1];
+    this.centre(last, 0.62);
+  }
+
+  fit() {
+    if (this.stale) this.layout();
+    const zoom = Math.min(1.15, (this.width - 190) / (LEVEL * Math.max(1, this.levels)), (this.height - 48) / (ROW * Math.max(1, this.rows - 1)));
+    this.view.zoom = Math.max(0.002, zoom);
+    const [wide, high] = [LEVEL * this.levels * this.view.zoom, ROW * (this.rows - 1) * this.view.zoom];
+    this.view.x = Math.max(44, (this.width - wide - 130) / 2);
+    this.view.y = Math.max(26, (this.height - high) / 2);
+    this.paint();
+  }
+
+  centre(node, across = 0.5) {
+    if (!node) return;
+    const [x, y] = this.place(node);
+    this.view.x += this.width * across - x;
+    this.view.y += this.height / 2 - y;
+    this.paint();
+  }
+
+  zoomBy(factor, x = this.width / 2, y = this.height / 2) {
+    const zoom = Math.max(0.002, Math.min(3, this.view.zoom * factor));
+    const real = zoom / this.view.zoom;
+    this.view = { x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real, zoom };
+    this.moved = true;
+    this.paint();
+  }
+
+  select(n, { centre = false } = {}) {
+    this.selected = n;
+    const node = this.nodes.get(n);
+    if (node) {
+      const [x, y] = this.place(node);
+      if (centre || x < 30 || y < 20 || x > this.width - 60 || y > this.height - 20) this.centre(node);
+      this.onSay(n ? this.describe(n) : "the reference");
+    }
+    this.paint();
+  }
+
+  describe(n) {
+    const step = this.steps.get(n);
+    if (!step) return "";
+    const result = step.ms ? `${times(step.x)} over ${step.base}, ${ms(step.ms)}` : words(step.s);
+    return `step ${n}: ${result}${step.plan ? `; ${visible(step.plan)}` : ""}`;
+  }
+
+  // --- input -----------------------------------------------------------------------------------------------
+
+  nearest(x, y, limit) {
+    let found = null;
+    let least = limit * limit;
+    for (const node of this.order) {
+      const [at, high] = this.place(node);
+      const far = (at - x) ** 2 + (high - y) ** 2;
+      if (far < least) [found, least] = [node, far];
+    }
+    return found;
+  }
+
+  listen() {
+    const { canvas } = this;
+    const fingers = new Map();
+    let drag = null;
+    const at = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      fingers.set(event.pointerId, at(event));
+      drag = { from: at(event), far: 0 };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const [x, y] = at(event);
+      const before = fingers.get(event.pointerId);
+      if (!before) return this.hover(x, y);
+      if (fingers.size === 2) {
+        const other = [...fingers].find(([id]) => id !== event.pointerId)[1];
+        const distance = (p) => Math.hypot(p[0] - other[0], p[1] - other[1]) || 1;
+        this.zoomBy(distance([x, y]) / distance(before), (x + other[0]) / 2, (y + other[1]) / 2);
+      } else {
+        this.view.x += x - before[0];
+        this.view.y += y - before[1];
+        drag.far += Math.hypot(x - before[0], y - before[1]);
+        if (drag.far > 4) this.moved = true;
+        this.paint();
+      }
+      fingers.set(event.pointerId, [x, y]);
+    });
+    const up = (event) => {
+      if (fingers.size === 1 && drag && drag.far <= 4 && event.type === "pointerup") {
+        const node = this.nearest(...at(event), 16);
+        if (node && node.n) {
+          this.select(node.n);
+          this.onOpen(node.n);
+        }
+      }
+      fingers.delete(event.pointerId);
+    };
+    canvas.addEventListener("pointerup", up);
+    canvas.addEventListener("pointercancel", up);
+    canvas.addEventListener("pointerleave", () => this.hover(-1e9, -1e9));
+    canvas.addEventListener("wheel", (event) => {
+      if (event.ctrlKey || event.metaKey) this.zoomBy(Math.exp(-event.deltaY / 300), ...at(event));
+      else if (document.activeElement === canvas) {
+        this.view.x -= event.deltaX;
+        this.view.y -= event.deltaY;
+        this.moved = true;
+        this.paint();
+      } else return;
+      event.preventDefault();
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => {
+      if (this.key(event.key)) event.preventDefault();
+    });
+  }
+
+  key(key) {
+    const node = this.nodes.get(this.selected) || this.nodes.get(this.meta.best) || this.order[1];
+    if (!node) return false;
+    const beside = (direction) => {
+      let found = null;
+      for (const other of this.order) {
+        const far = (other.row - node.row) * direction;
+        if (other.level === node.level && far > 0 && (!found || far < (found.row - node.row) * direction)) found = other;
+      }
+      return found;
+    };
+    const moves = {
+      ArrowLeft: () => node.parent, ArrowRight: () => node.children[0], ArrowUp: () => beside(-1), ArrowDown: () => beside(1),
+      Home: () => this.order[1], End: () => this.order[this.order.length - 1], b: () => this.nodes.get(this.meta.best),
+    };
+    if (moves[key]) {
+      const to = this.selected === null && key.startsWith("Arrow") ? node : moves[key]();
+      if (to) {
+        this.moved = true;
+        this.select(to.n);
+      }
+    } else if (key === "Enter" || key === " ") {
+      if (this.selected) this.onOpen(this.selected);
+    } else if (key === "+" || key === "=") this.zoomBy(1.25);
+    else if (key === "-") this.zoomBy(0.8);
+    else if (key === "0") {
+      this.moved = true;
+      this.fit();
+    } else return false;
+    return true;
+  }
+
+  hover(x, y) {
+    const node = this.nearest(x, y, 16);
+    const n = node && node.n ? node.n : null;
+    if (n !== this.hovered) {
+      this.hovered = n;
+      this.canvas.style.cursor = n ? "pointer" : "";
+      this.tip.hidden = n === null;
+      if (n) this.tip.textContent = this.describe(n);
+      this.drawOver();
+    }
+    if (n) {
+      const [left, top] = this.place(node);
+      this.tip.style.left = `${Math.min(left + 14, this.width - 300)}px`;
+      this.tip.style.top = `${Math.min(top + 14, this.height - 70)}px`;
+    }
+  }
+
+  // --- painting --------------------------------------------------------------------------------------------
+
+  resize() {
+    const box = this.canvas.parentElement.getBoundingClientRect();
+    if (!box.width || !box.height) return;
+    const dense = Math.min(2, devicePixelRatio || 1);
+    const first = !this.width;
+    Object.assign(this, { width: box.width, height: box.height, dense });
+    for (const canvas of [this.canvas, this.over]) {
+      canvas.width = Math.round(box.width * dense);
+      canvas.height = Math.round(box.height * dense);
+    }
+    if (first || !this.moved) this.stale = true;
+    this.paint();
+  }
+
+  paint() {
+    if (!this.painting) this.painting = requestAnimationFrame(() => this.paintNow());
+  }
+
+  paintNow() {
+    this.painting = 0;
+    if (!this.width) return;
+    if (this.stale) this.layout();
+    this.paints++;
+    const { view, look } = this;
+    if (!look) return;
+    const pen = this.canvas.getContext("2d");
+    pen.setTransform(this.dense, 0, 0, this.dense, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    const visibleNodes = [];
+    const [wide, high] = [LEVEL * view.zoom, ROW * view.zoom];
+    const plain = new Path2D();
+    const strong = new Path2D();
+    const far = high < 6;
+    for (const node of this.order) {
+      const x = view.x + node.level * wide;
+      const y = view.y + node.row * high;
+      const parent = node.parent;
+      if (parent) {
+        const [px, py] = [x - wide, view.y + parent.row * high];
+        if (x >= 0 && px <= this.width && Math.max(y, py) >= 0 && Math.min(y, py) <= this.height) {
+          const path = this.meta.path.has(node.n) ? strong : plain;
+          path.moveTo(px, py);
+          if (far) path.lineTo(x, y);
+          else path.bezierCurveTo(px + wide / 2, py, px + wide / 2, y, x, y);
+        }
+      }
+      if (x > -150 && x < this.width + 20 && y > -20 && y < this.height + 20) visibleNodes.push([node, x, y]);
+    }
+    pen.lineWidth = Math.max(0.5, Math.min(1.2, view.zoom * 1.4));
+    pen.strokeStyle = look.soft;
+    pen.globalAlpha = far ? 0.28 : 0.42;
+    pen.stroke(plain);
+    pen.lineWidth = Math.max(1.4, 2.4 * Math.min(1, view.zoom));
+    pen.strokeStyle = look.accent;
+    pen.globalAlpha = 0.75;
+    pen.stroke(strong);
+    pen.globalAlpha = 1;
+    for (const [node, x, y] of visibleNodes) this.paintNode(pen, node, x, y, far);
+    if (high >= 12) this.paintLabels(pen, visibleNodes);
+    this.drawOver();
+  }
+
+  /* The best step and its path come first, then leaves; a label that would cover another one is left out. */
+  paintLabels(pen, visibleNodes) {
+    const { look, view, meta } = this;
+    const lines = new Map(); // taken stretches of each line of 7 pixels
+    const rank = ({ n, children }) => (n === meta.best || n === this.selected ? 0 : meta.path.has(n) || !n || this.open.has(n) ? 1 : children.length ? 3 : 2);
+    const small = Math.min(1, Math.max(0.35, view.zoom * 1.25));
+    pen.font = FONT;
+    const take = (left, right, middle) => {
+      for (const shift of [-6, 0, 6]) {
+        const row = Math.floor((middle + shift) / 7);
+        if (!lines.has(row)) lines.set(row, []);
+        lines.get(row).push([left, right]);
+      }
+    };
+    for (const [node, x, y] of visibleNodes) {
+      const radius = (node.n ? this.radius(this.steps.get(node.n)) : 5) * small - 2;
+      take(x - radius, x + radius, y);
+    }
+    for (const [node, x, y] of [...visibleNodes].sort((a, b) => rank(a[0]) - rank(b[0]))) {
+      const step = this.steps.get(node.n);
+      const leaf = !node.children.length && node.n;
+      const radius = node.n ? this.radius(step) * small : 5 * small;
+      const said = node.n ? this.label(step, node.n) : "reference";
+      const wide = pen.measureText(said).width + 4;
+      const [left, middle] = leaf ? [x + radius + 5, y] : [x - wide / 2, y - radius - 9];
+      const rows = [-6, 0, 6].map((shift) => Math.floor((middle + shift) / 7));
+      const covered = rows.some((row) => (lines.get(row) || []).some(([from, to]) => left < to && left + wide > from));
+      if (covered && rank(node)) continue;
+      take(left, left + wide, middle);
+      pen.globalAlpha = this.isClosed(node.n) ? 0.35 : 1;
+      this.write(pen, said, left, middle, meta.path.has(node.n) ? look.ink : look.soft, node.n === meta.best);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  label(step, n) {
+    const { meta } = this;
+    const mark = `${meta.best === n ? "★ " : ""}${meta.pinned === n ? "⌖ " : ""}${meta.closed.has(n) ? "✕ " : ""}${step.pasted ? "✎ " : ""}`;
+    return `${mark}${n}: ${step.ms ? times(step.x) : words(step.s)}`;
+  }
+
+  radius(step) {
+    return step.ms ? 4.5 + 1.6 * Math.log2(1 + Math.min(16, step.x || 1)) : 4;
+  }
+
+  paintNode(pen, node, x, y, far) {
+    const { look, view, meta } = this;
+    const small = Math.min(1, Math.max(0.35, view.zoom * 1.25));
+    if (!node.n) {
+      pen.fillStyle = look.ink;
+      pen.fillRect(x - 5 * small, y - 5 * small, 10 * small, 10 * small);
+      return;
+    }
+    const step = this.steps.get(node.n);
+    const best = node.n === meta.best;
+    const colour = step.ms ? speedColour(step.x || 1, look.speeds) : look.states[step.s] || look.soft;
+    pen.globalAlpha = this.isClosed(node.n) ? 0.3 : 1;
+    if (far && !best) {
+      const size = step.ms ? 2.6 : 1.6;
+      pen.fillStyle = colour;
+      pen.fillRect(x - size / 2, y - size / 2, size, size);
+      pen.globalAlpha = 1;
+      return;
+    }
+    const radius = this.radius(step) * small;
+    pen.beginPath();
+    if (step.compiler) {
+      pen.moveTo(x, y - radius);
+      pen.lineTo(x + radius, y);
+      pen.lineTo(x, y + radius);
+      pen.lineTo(x - radius, y);
+      pen.closePath();
+    } else if (step.ms || HOLLOW.has(step.s) || step.open) pen.arc(x, y, radius, 0, 7);
+    else pen.rect(x - radius, y - radius, 2 * radius, 2 * radius);
+    const hollow = HOLLOW.has(step.s) || (step.open && !step.ms);
+    pen.fillStyle = hollow ? look.card : colour;
+    pen.fill();
+    pen.lineWidth = hollow ? 1.4 : 1;
+    pen.strokeStyle = hollow ? (step.open ? look.accent : colour) : look.card;
+    pen.stroke();
+    if (best) {
+      pen.beginPath();
+      pen.arc(x, y, radius + 4, 0, 7);
+      pen.lineWidth = 2;
+      pen.strokeStyle = look.accent;
+      pen.stroke();
+    }
+    pen.globalAlpha = 1;
+  }
+
+  write(pen, text, x, y, colour, bold = false) {
+    pen.font = bold ? `600 ${FONT}` : FONT;
+    pen.textAlign = "left";
+    pen.textBaseline = "middle";
+    pen.lineWidth = 3;
+    pen.strokeStyle = this.look.card;
+    pen.strokeText(text, x, y);
+    pen.fillStyle = colour;
+    pen.fillText(text, x, y);
+    pen.font = FONT;
+  }
+
+  drawOver(time = performance.now()) {
+    const pen = this.over.getContext("2d");
+    pen.setTransform(this.dense, 0, 0, this.dense, 0, 0);
+    pen.clearRect(0, 0, this.width, this.height);
+    if (!this.look) return;
+    for (const [n, colour] of [[this.hovered, this.look.soft], [this.selected, this.look.ink]]) {
+      const node = this.nodes.get(n);
+      if (!node || n === null) continue;
+      pen.beginPath();
+      pen.arc(...this.place(node), 13, 0, 7);
+      pen.lineWidth = 1.6;
+      pen.strokeStyle = colour;
+      pen.stroke();
+    }
+    const phase = still.matches ? 0.35 : (time % 1400) / 1400;
+    for (const n of this.open) {
+      const node = this.nodes.get(n);
+      if (!node) continue;
+      const [x, y] = this.place(node);
+      if (x < -20 || y < -20 || x > this.width + 20 || y > this.height + 20) continue;
+      pen.beginPath();
+      pen.arc(x, y, 5 + 11 * phase, 0, 7);
+      pen.globalAlpha = 1 - phase;
+      pen.lineWidth = 2;
+      pen.strokeStyle = this.look.accent;
+      pen.stroke();
+      pen.globalAlpha = 1;
+    }
+  }
+
+  /* While steps are open and the tab is in front, the second canvas is painted about 15 times a second. */
+  pulse() {
+    if (this.pulsing || still.matches || !this.open.size) return;
+    this.pulsing = true;
+    let last = 0;
+    const beat = (time) => {
+      if (!this.open.size || !this.live) {
+        this.pulsing = false;
+        return this.drawOver();
+      }
+      if (time - last > 66) {
+        last = time;
+        this.drawOver(time);
+      }
+      requestAnimationFrame(beat);
+    };
+    requestAnimationFrame(beat);
+  }
+}

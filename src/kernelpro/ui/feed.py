@@ -1,0 +1,271 @@
+"""What changed in a run since a cursor, in batches: the live view of a run is the sum of its batches.
+
+A cursor is the last event and the last change of a step that the page has seen. The first batches of a new
+page hold all steps, a few thousand at a time; later ones what is new. A page that reconnects continues with
+its cursor.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelpro.engine import model_costs
+from kernelpro.engine.steering import Steering
+from kernelpro.engine.store import RunStore
+from kernelpro.llm.transcripts import FILE
+from kernelpro.records import BadInput
+from kernelpro.records.events import (
+    RunEvent,
+    RunFailed,
+    RunPaused,
+    RunStarted,
+    RunStopped,
+    StepChosen,
+    StepProgress,
+)
+from kernelpro.report.steps import summarize_diagnosis
+from kernelpro.ui import questions
+from kernelpro.ui.brief import StepBrief, brief
+from kernelpro.ui.log import LogLine, describe_event
+
+_STEPS_PER_BATCH = 2000
+_EVENTS_PER_BATCH = 5000
+_OLD_LINES = 300
+"""Lines of the log that a new page receives."""
+_LIFECYCLE = (RunStarted, RunPaused, RunFailed, RunStopped)
+_QUESTIONS_EVERY = 2.0
+"""Seconds between two looks into the inbox."""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """What a page has seen."""
+
+    event: int = 0
+    change: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """The cursor that `str` wrote; the start for any other text."""
+        event, _, change = text.partition(".")
+        return cls(int(event), int(change)) if event.isdigit() and change.isdigit() else cls()
+
+    def __str__(self) -> str:
+        return f"{self.event}.{self.change}"
+
+
+@dataclass
+class RunFeed:
+    """Reads one run for one page. Used by one thread."""
+
+    store: RunStore
+    cursor: Cursor = field(default_factory=Cursor)
+    _version: int = -1
+    _state: str = ""
+    _read_event: int = 0
+    """The last event that was read. Events before the cursor are read as well, for the clock."""
+    _read_change: int = 0
+    _clock: float = 0.0
+    """Seconds of work so far, the time between two sessions not counted."""
+    _clock_at: float = 0.0
+    """When the last event happened."""
+    _last: RunEvent | None = None
+    """The last event of the run's life cycle, and its time."""
+    _last_time: float = 0.0
+    _phases: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """What open steps are doing, and since when."""
+    _best: StepBrief | None = None
+    _counts: dict[int, StepBrief] = field(default_factory=dict)
+    _account: tuple[int, list[dict[str, Any]]] = (0, [])
+    _costs: tuple[int, dict[str, Any]] = (-1, {})
+    _questions: tuple[float, list[dict[str, str]]] = (0.0, [])
+
+    def __post_init__(self) -> None:
+        self._steering = Steering(self.store)
+
+    def next(self) -> dict[str, Any] | None:
+        """The next batch; None if nothing has changed."""
+        version, state = self.store.version, self.store.state()
+        asked = self._read_questions()
+        if (version, state) == (self._version, self._state) and not asked:
+            return None
+        lines, seconds = self._read_events()
+        steps, complete = self._read_steps()
+        if complete:  # otherwise the rest follows at once
+            self._version, self._state = version, state
+        self.cursor = Cursor(max(self.cursor.event, self._read_event), self._read_change)
+        return {
+            "steps": [step.sparse() for step in steps],
+            "lines": [line.to_json() for line in lines],
+            "seconds": seconds,
+            "complete": complete,
+            "status": self._status(state) if complete else None,
+        }
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def _read_events(self) -> tuple[list[LogLine], dict[int, float]]:
+        lines: list[LogLine] = []
+        seconds: dict[int, float] = {}
+        while True:
+            events = list(self.store.events_after(self._read_event, _EVENTS_PER_BATCH))
+            for id, timestamp, event in events:
+                self._read_event = id
+                self._follow(timestamp, event, seconds)
+                if id > self.cursor.event and (text := describe_event(event)):
+                    lines.append(LogLine(id, timestamp, event.kind, *text))
+            if len(events) < _EVENTS_PER_BATCH:
+                return lines[-_OLD_LINES:], seconds
+
+    def _follow(self, timestamp: float, event: RunEvent, seconds: dict[int, float]) -> None:
+        if isinstance(event, RunStarted):
+            self._phases.clear()
+        elif self._clock_at:
+            self._clock += max(0.0, timestamp - self._clock_at)
+        self._clock_at = timestamp
+        match event:
+            case StepChosen(step):
+                self._phases[step] = ("chosen", timestamp)
+            case StepProgress(step, "settled"):
+                self._phases.pop(step, None)
+                seconds[step] = round(self._clock, 2)
+            case StepProgress(step, "profiled"):
+                self._phases.pop(step, None)
+            case StepProgress(step, phase):
+                self._phases[step] = (phase.replace("_", " "), timestamp)
+        if isinstance(event, _LIFECYCLE):
+            self._last, self._last_time = event, timestamp
+
+    def _read_steps(self) -> tuple[list[StepBrief], bool]:
+        """The steps of the next batch, and whether they are the last ones."""
+        new: list[StepBrief] = []
+        while True:
+            last, rows = self.store.steps_changed_after(self._read_change, _STEPS_PER_BATCH)
+            steps = [brief(row) for row in rows if "number" in row]
+            for step in steps:
+                self._counts[step.n] = step
+                if step.ms and (self._best is None or not self._best.ms or step.ms <= self._best.ms):
+                    self._best = step
+            if last > self.cursor.change:
+                new += steps
+            self._read_change = last
+            complete = len(rows) < _STEPS_PER_BATCH
+            if new or complete:
+                return new, complete
+
+    def _read_questions(self) -> bool:
+        """Look into the inbox now and then. Returns whether its questions changed."""
+        at, before = self._questions
+        if time.monotonic() - at < _QUESTIONS_EVERY:
+            return False
+        found = questions.waiting(self.store)
+        self._questions = (time.monotonic(), found)
+        return found != before
+
+    # --- the status ------------------------------------------------------------------------------------
+
+    def _status(self, state: str) -> dict[str, Any]:
+        config, facts, outcome = self.store.config(), self.store.task_facts(), self.store.outcome()
+        self._steering.poll()
+        steps = self._counts.values()
+        best = self._counts.get(outcome.best) if outcome and outcome.best else self._best
+        running = state == "running"
+        now = time.time()
+        wall = self._clock + (max(0.0, now - self._clock_at) if running and self._clock_at else 0.0)
+        finished = not running and self.store.is_finished
+        died = not running and not finished and isinstance(self._last, RunStarted)
+        reason = self._last.reason if isinstance(self._last, (RunPaused, RunFailed, RunStopped)) else ""
+        costs = self._read_costs()
+        candidates = sum(bool(step.by) and not step.pasted for step in steps)
+        return {
+            "state": "finished" if finished else state if state != "finished" else "stopped",
+            "died": died,
+            "reason": outcome.reason if finished and outcome else reason,
+            "state_since": self._last_time,
+            "last_event": self._clock_at,
+            "now": now,
+            "limits": config.limits.to_json(),
+            "spent": {
+                "candidates": candidates,
+                "wall_seconds": wall,
+                "device_seconds": sum(self.store.device_seconds.values()),
+                **costs["total"],
+            },
+            "baselines": facts.baselines if facts else {},
+            "floor_ms": facts.floor_ms if facts else None,
+            "best": best.sparse() if best else None,
+            "winner": outcome.best if outcome and finished else None,
+            "notes": list(outcome.notes) if outcome else [],
+            "activity": self._activity() if running else [],
+            "account": self._read_account(best),
+            "costs": costs["roles"],
+            "steering": self._describe_steering(),
+            "questions": self._questions[1],
+        }
+
+    def _activity(self) -> list[dict[str, Any]]:
+        """What is going on: the jobs of workers, and steps that wait or are being written."""
+        jobs = {job: (stage, since) for job, stage, since in self.store.activity()}
+        for step, (phase, since) in self._phases.items():
+            jobs.setdefault(f"step {step}", (phase, since))
+        return [
+            {"job": job, "stage": stage, "since": since}
+            for job, (stage, since) in sorted(jobs.items(), key=lambda item: item[1][1])
+        ]
+
+    def _read_account(self, best: StepBrief | None) -> list[dict[str, Any]]:
+        """The time account of the best kernel, once it is profiled."""
+        if best is None or not best.profiled:
+            return []
+        if self._account[0] != best.n:
+            step = self.store.step(best.n)
+            rows = summarize_diagnosis(step.diagnosis).account if step and step.diagnosis else ()
+            self._account = (best.n, [row.to_json() for row in rows])
+        return self._account[1]
+
+    def _read_costs(self) -> dict[str, Any]:
+        """Cost of the models in total and by role. Transcripts are read again when they have grown."""
+        path = self.store.folder / FILE
+        size = path.stat().st_size if path.is_file() else 0
+        if size != self._costs[0]:
+            costs = model_costs.read(self.store.folder, ())
+            roles = {role: cost.to_json() for role, cost in costs.roles.items()}
+            self._costs = (size, {"roles": roles})
+        dollars = sum(step.usd for step in self._counts.values())
+        tokens = sum(step.tokens for step in self._counts.values())
+        roles = self._costs[1]["roles"].values()
+        total = {
+            "dollars": max(dollars, sum(role["dollars"] for role in roles)),
+            "tokens": max(tokens, sum(role["tokens_in"] + role["tokens_out"] for role in roles)),
+        }
+        return {"roles": self._costs[1]["roles"], "total": total}
+
+    def _describe_steering(self) -> dict[str, Any]:
+        steering = self._steering
+        return {
+            "pinned": steering.pinned,
+            "closed": sorted(steering.closed),
+            "hints": [
+                {"id": hint.id, "text": hint.text} for hint in steering.hints if hint.last_step is None
+            ],
+            "finish": steering.finish,
+            "pending": [{"id": id, **event.to_line()} for id, event in steering.pending.items()],
+        }
+
+
+def read_all(store: RunStore) -> dict[str, Any]:
+    """The whole run in one batch, for views that do not follow it. Raises BadInput if it cannot be read."""
+    feed, batch = RunFeed(store), None
+    steps: list[dict[str, Any]] = []
+    seconds: dict[int, float] = {}
+    while (new := feed.next()) is not None:
+        batch = new
+        steps += new["steps"]
+        seconds |= new["seconds"]
+        if new["complete"]:
+            break
+    if batch is None:
+        raise BadInput(f"run {store.id} cannot be read")
+    return batch | {"steps": steps, "seconds": seconds}

@@ -1,0 +1,100 @@
+"""The HTML of the page. Texts of candidates, models and users are escaped by the templates; markup comes from
+the templates alone. Style, charts and the parts of a step are the report's."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from kernelpro import __version__
+from kernelpro.engine import model_costs
+from kernelpro.engine.store import RunStore
+from kernelpro.llm.transcripts import FILE, Transcripts
+from kernelpro.records import BadInput, Cost, RunConfig
+from kernelpro.report import steps
+from kernelpro.report.html import ASSETS as REPORT_ASSETS
+from kernelpro.report.html import environment
+
+ASSETS = Path(__file__).parent / "assets"
+FILES = {
+    "style.css": REPORT_ASSETS / "style.css",
+    "charts.js": REPORT_ASSETS / "charts.js",
+    "echarts.js": REPORT_ASSETS / "vendor" / "echarts.min.js",
+} | {path.name: path for path in ASSETS.iterdir() if path.suffix in (".css", ".js")}
+"""The files that the server offers, by name."""
+
+
+VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {
+    0x7F: "\u2421",
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\N{REPLACEMENT CHARACTER}"),
+}
+"""Control characters, terminal escapes among them, and changes of the writing direction are shown, not
+obeyed."""
+
+
+@cache
+def _templates() -> Environment:
+    return environment(ASSETS)
+
+
+def page(template: str, **values: Any) -> str:
+    """One of the pages: `runs`, `run`, `compare`, `suites`, `suite` or `error`."""
+    defaults = {"version": __version__, "steers": False}
+    return _templates().get_template(f"live_{template}.html").render(defaults | values)
+
+
+def run_facts(store: RunStore) -> dict[str, Any]:
+    """What the page of a run says once, from its configuration."""
+    config = store.config()
+    return {
+        "id": store.id,
+        "task": config.task.name,
+        "target": config.target,
+        "author": config.author_name,
+        "policy": config.policy,
+        "objective": config.objective,
+        "concurrency": config.concurrency,
+        "hears_hints": hears_hints(config),
+        "created": store.created,
+    }
+
+
+def hears_hints(config: RunConfig) -> bool:
+    """Whether the author of the run reads hints: agents do, the playbook and files do not."""
+    return config.author.partition(":")[0] == "team"
+
+
+def step_fragment(store: RunStore, number: int) -> str:
+    """Everything about a step as HTML: verdict, plan, findings, source, diff, prompts and answers."""
+    step = store.step(number)
+    if step is None:
+        raise BadInput(f"there is no step {number}")
+    parent, outcome = store.step(step.parent), store.outcome()
+    own = (step,) if step.cost.calls else ()
+    cost = model_costs.read(store.folder, own).steps.get(number, Cost())
+    step = dataclasses.replace(step, cost=cost)
+    is_winner = outcome is not None and outcome.best == number
+    finalists = outcome.finalists if outcome else ()
+    summary = steps.summarize_step(step, parent, store, is_winner, (), finalists)
+    try:
+        source = store.source(step.final_source) if step.final_source else ""
+    except BadInput as error:
+        source = str(error)
+    exchanges = [
+        entry
+        for entry in Transcripts(store.folder / FILE).entries()
+        if entry.key.startswith(f"step-{number}/")
+    ]
+    values = {
+        "step": summary,
+        "source": source,
+        "exchanges": exchanges,
+        "finished": False,
+        "verdict": outcome.verdict if is_winner and outcome else None,
+        "run": {"id": store.id, "runs_dir_option": ""},
+    }
+    return _templates().get_template("live_step.html").render(values).translate(VISIBLE)
