@@ -75,7 +75,7 @@ def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
             return f"stopped: {reason}", 0, "bad"
         case SteeringApplied(_, step, refused):
             text = f"the request could not be met: {refused}" if refused else f"in effect from step {step} on"
-            return text, 0, "bad" if refused else "user"
+            return text, 0, "bad" if refused else ""
         case _:
             return _describe_request(event)
 

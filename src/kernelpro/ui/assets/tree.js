@@ -138,6 +138,8 @@ export class TreeView {
     this.view.zoom = 0.62;
     const last = this.nodes.get(this.meta.best) || this.order[this.order.length - 1];
     this.centre(last, 0.62);
+    const high = ROW * (this.rows - 1) * this.view.zoom;
+    if (high < this.height - 48) this.view.y = (this.height - high) / 2;
   }
 
   fit() {
