@@ -59,9 +59,8 @@ def main(descriptor: int) -> None:
         if not data:
             return
         request = LaunchRequest.loads(data)
-        for name in request.preload_modules:
-            with contextlib.suppress(Exception):  # the child meets the same error, and reports it
-                importlib.import_module(name)
+        if request.preload_modules:
+            _preload(request.preload_modules)
         if os.fork() == 0:
             requests.close()
             _run_guard(request, fds)
@@ -91,6 +90,15 @@ def fork(descriptor: int, environment: dict[str, str], folder: str) -> int:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    """Import modules, for all later children too."""
+    # modules ask at import whether there is a GPU: the usual way starts CUDA, and no fork could use it then
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    for name in modules:
+        with contextlib.suppress(Exception):  # the child meets the same error, and reports it
+            importlib.import_module(name)
 
 
 def _warm_triton() -> None:
