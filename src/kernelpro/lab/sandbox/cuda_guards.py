@@ -8,6 +8,7 @@ to it in every replay.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import traceback
@@ -18,12 +19,15 @@ from dataclasses import dataclass
 import torch
 
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.guards import MARGIN_BYTES, Damage, Side, changed_bytes
+from kernelpro.lab.sandbox.guards import FILLS, MARGIN_BYTES, Damage, Side, changed_bytes
 
 _MAX_FREED_BYTES = 8 << 30
 """Freed blocks that wait to be checked; beyond, they are checked at once. Autotuners allocate gigabytes."""
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass
@@ -47,10 +51,11 @@ class CudaGuards:
     """In the child, before CUDA starts: torch's CUDA allocator with guards, from now on."""
 
     def __init__(self) -> None:
-        self._byte = 0xFF
+        self._byte = FILLS[0]
         self._checked = False
         """Nothing has run since all margins were checked."""
         self._host = torch.empty(MARGIN_BYTES, dtype=torch.uint8)
+        self._intact = {byte: ctypes.create_string_buffer(bytes([byte]) * MARGIN_BYTES) for byte in FILLS}
         self._live: dict[int, _Block] = {}
         self._freed: list[_Block] = []
         self._reusable: defaultdict[int, list[_Block]] = defaultdict(list)
@@ -61,6 +66,8 @@ class CudaGuards:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()  # makes the context current
         self._stream = gpu.create_stream()
+        with contextlib.suppress(gpu.GpuError):  # copies to it are then slower
+            gpu.map_host_memory(self._host.data_ptr(), MARGIN_BYTES)
 
     # --- what torch calls ----------------------------------------------------------------------------
 
@@ -118,8 +125,11 @@ class CudaGuards:
     def _check(self, block: _Block) -> None:
         for side, start in block.margins.items():
             gpu.copy_to_host(start, self._host)
-            if (changed := changed_bytes(self._host, self._byte)) is None:
+            # torch would compare on all cores, which takes long where compilers use them
+            if _memcmp(ctypes.c_void_p(self._host.data_ptr()), self._intact[self._byte], MARGIN_BYTES) == 0:
                 continue
+            changed = changed_bytes(self._host, self._byte)
+            assert changed
             end = MARGIN_BYTES - 1
             first, last = changed if side == "after" else (end - changed[1], end - changed[0])
             self._found.append((block, Damage("a scratch buffer", block.nbytes, side, first, last)))
