@@ -6,10 +6,7 @@ when they were compiled; otherwise they are compiled again in a child process.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
-
-import torch
 
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -68,10 +65,9 @@ def _capture_in_child(bench: Bench, baselines: list[str]) -> tuple[dict[str, str
     errors: dict[str, str] = {}
     child = bench.start_reference(baselines, buffer_sets=0)
     try:
-        buffer = io.BytesIO()
-        torch.save({"task": bench.task}, buffer)
         child.request(bench.start_request(), seconds)
-        child.request({"op": "load", "seed": bench.seed}, seconds, buffer.getvalue())
+        request, tail = bench.loader.reference_request()
+        child.request(request, seconds, tail)
         for variant in baselines:
             answer = child.request({"op": "compiled_source", "variant": variant}, seconds)
             if answer["source"]:

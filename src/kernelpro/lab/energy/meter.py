@@ -101,7 +101,7 @@ class EnergyMeter:
                 options.build_timeout,
                 options.call_timeout,
             )
-            self._baselines.start_compiling(bench.start_request(), bench.task, bench.seed)
+            self._baselines.start_compiling(bench.start_request(), *bench.loader.reference_request())
             self._baselines.warm_up(bench.new_seed())
         return self._baselines.participant
 

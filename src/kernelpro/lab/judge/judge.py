@@ -176,7 +176,7 @@ class Judge:
             options.call_timeout,
             self.notes,
         )
-        self._baselines.start_compiling(bench.start_request(), bench.task, bench.seed)
+        self._baselines.start_compiling(bench.start_request(), *bench.loader.reference_request())
 
     def _calibrate(self) -> None:
         with self.bench.preparation("compile baselines"):

@@ -7,7 +7,6 @@ by ratios measured here in interleaved rounds, with an A/A control (the anchor a
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,13 +47,11 @@ class Baselines:
     """The compilers' code as candidates (lab/seeds), by variant, where it could be captured."""
     _control_variant: str = ""
 
-    def start_compiling(self, start: dict[str, Any], task: Any, seed: int) -> None:
+    def start_compiling(self, start: dict[str, Any], load: dict[str, Any], tail: bytes) -> None:
         """Load the reference and start the compilers; returns while they work."""
-        buffer = io.BytesIO()
-        torch.save({"task": task}, buffer)
         try:
             self.participant.request(start, self.first_timeout)
-            self.participant.request({"op": "load", "seed": seed}, self.first_timeout, buffer.getvalue())
+            self.participant.request(load, self.first_timeout, tail)
             self.participant.map_inputs(self.call_timeout)
             self.participant.send({"op": "compile_variants", "variants": self.variants})
         except CandidateRejected as error:

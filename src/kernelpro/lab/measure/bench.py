@@ -153,7 +153,8 @@ class Bench:
         peak = max(peak, self._region_bytes + outputs + parameters)
         types = [leaf.dtype for leaf in leaves] + [dtype for _, dtype in self.output_spec.tensors]
         size = min((dtype.itemsize for dtype in types if dtype.is_floating_point), default=_FLOAT64_BYTES)
-        return TaskSizes(self._region_bytes, outputs, parameters, peak, peak * _FLOAT64_BYTES // size)
+        exact_peak, copies = peak * _FLOAT64_BYTES // size, 4 if self.reference.init_device else 3
+        return TaskSizes(self._region_bytes, outputs, parameters, peak, exact_peak, copies)
 
     def _plan_memory(self, sizes: TaskSizes, seed: int) -> None:
         """Fit everything to the memory that is there, and decide how the oracle computes. Raises BadInput."""

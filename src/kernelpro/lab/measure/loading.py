@@ -33,7 +33,7 @@ class LoadedParameters:
 
 
 class CandidateLoader:
-    """Loads the candidates of one task."""
+    """Loads the candidates of one task, and its reference."""
 
     def __init__(self, reference: Reference, builds: Builds):
         self._reference, self._builds = reference, builds
@@ -54,8 +54,15 @@ class CandidateLoader:
             "source": candidate.source,
             "seed": reference.seed,
             "mode": reference.task.mode,
+            "init_device": reference.init_device,
         }
         return request, _saved(bundle)
+
+    def reference_request(self) -> tuple[dict[str, Any], bytes]:
+        """The request that loads the reference into a baseline's process, and its tail."""
+        reference = self._reference
+        request = {"op": "load", "seed": reference.seed, "init_device": reference.init_device}
+        return request, _saved({"task": reference.task})
 
     @cached_property
     def _entries(self) -> dict[str, StateEntry]:
@@ -64,7 +71,7 @@ class CandidateLoader:
     def saved_state(self, names: Collection[str] | None = None) -> bytes:
         """The reference's parameters and buffers, or those of these names, for `set_state`."""
         state = self._reference.state()
-        return _saved(state if names is None else {name: state[name] for name in names})
+        return _saved({name: state[name].cpu() for name in (state if names is None else names)})
 
     def load(
         self, participant: Participant, candidate: Candidate, options: Options, keep_own_values: bool = False

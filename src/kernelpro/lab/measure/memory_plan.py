@@ -54,6 +54,9 @@ class TaskSizes:
     """Most memory of one eager call in the task's own types."""
     exact_peak: int
     """The same in float64."""
+    parameter_copies: int = 3
+    """Copies of the parameters in their own type: of the candidate, the baselines (eager and compiled), and
+    of a reference that was built on the device."""
 
     @property
     def working(self) -> int:
@@ -163,8 +166,8 @@ def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
 
 def _fixed(sizes: TaskSizes, target: Target, flush_bytes: int) -> int:
     """The flusher, scratch memory, three processes (candidate, guarded calls, baselines); parameters of
-    the candidate, the baselines (eager and compiled) and the oracle."""
-    copies = 3 + sizes.widening
+    all copies and the oracle."""
+    copies = sizes.parameter_copies + sizes.widening
     return int(3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes + copies * sizes.parameters)
 
 

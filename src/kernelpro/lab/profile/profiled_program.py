@@ -14,7 +14,6 @@ ncu       Every entry is called once, with a marker kernel before it, so one sta
 from __future__ import annotations
 
 import functools
-import io
 import os
 import signal
 import sys
@@ -79,9 +78,7 @@ def _load_model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
     if "variant" in entry:
         baseline = BaselineServer([])
         baseline.start(start, b"")
-        buffer = io.BytesIO()
-        torch.save({"task": bundle["task"]}, buffer)
-        baseline.load({"seed": bundle["seed"]}, buffer.getvalue())
+        baseline.load(entry["request"], entry["tail"])
         baseline.prepare({"variant": entry["variant"]}, b"")
         return baseline._model
     worker = CandidateServer([])

@@ -56,7 +56,8 @@ class ProfilerSandbox:
         # a live module's weights are known to nobody else; others follow from the seed
         state = bench.loader.saved_state() if bench.task.form == "module" else b""
         candidate = {"request": request, "tail": tail, "state": state}
-        entries = [candidate, *({"variant": name} for name in references)]
+        load, task = bench.loader.reference_request()
+        entries = [candidate, *({"variant": name, "request": load, "tail": task} for name in references)]
         return {"task": bench.task, "seed": bench.seed, "tf32": bench.precision == "tf32", "entries": entries}
 
     def run(

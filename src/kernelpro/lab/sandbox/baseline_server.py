@@ -31,7 +31,9 @@ class BaselineServer(CandidateServer):
         """Load the reference of the task in `tail`."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
         paths.extend_sys_path()
-        self._reference = Reference(bundle["task"], self._device.name, request["seed"])
+        self._reference = Reference(
+            bundle["task"], self._device.name, request["seed"], request["init_device"]
+        )
         self._models: dict[str, Any] = {"eager": self._reference.model()}
         return {"parameters": "by name"}, b""
 

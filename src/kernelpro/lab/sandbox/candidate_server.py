@@ -23,6 +23,7 @@ only where the parent's agrees. Requests, one at a time:
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 from collections import deque
@@ -82,8 +83,7 @@ class CandidateServer(RequestServer):
             raise StageFailed("build", "the candidate defines no class ModelNew")
         init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
         try:
-            with torch.no_grad(), parameters.seeded_build(request["seed"]):
-                model = factory(*init)
+            model = _construct(factory, init, request["seed"], request["init_device"])
             if not callable(model):
                 raise TypeError("ModelNew() returned an object that cannot be called")
             source, different = "by seed", list[str]()
@@ -244,6 +244,14 @@ class CandidateServer(RequestServer):
             if event.device_type == DeviceType.CUDA:
                 times[event.name] = times.get(event.name, 0.0) + event.device_time_total
         return times
+
+
+def _construct(factory: Any, init: list[Any], seed: int, device: str) -> Any:
+    """Construct the model on the device as the reference was; on the CPU where its constructor needs that."""
+    if device:
+        with contextlib.suppress(Exception):
+            return parameters.construct(factory, init, seed, device)
+    return parameters.construct(factory, init, seed)
 
 
 def _flatten(outputs: Any) -> list[torch.Tensor]:

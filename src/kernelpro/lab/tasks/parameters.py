@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,6 +102,12 @@ def seeded_build(seed: int) -> Iterator[None]:
             stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, new)
         yield
+
+
+def construct(factory: Any, init_inputs: list[Any], seed: int, device: str = "") -> Any:
+    """Construct a model with the seed; with `device`, tensors are created there by default."""
+    with torch.no_grad(), seeded_build(seed), torch.device(device) if device else nullcontext():
+        return factory(*init_inputs)
 
 
 def replace_constants(model: nn.Module, seed: int) -> None:

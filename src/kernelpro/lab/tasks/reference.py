@@ -20,6 +20,11 @@ from kernelpro.lab import tree
 from kernelpro.lab.tasks import examples, parameters
 from kernelpro.records import BadInput, Precision, Task
 
+_LARGE_BYTES = 64 << 20
+"""Models whose parameters take more are constructed on the GPU: a CPU draws a gigabyte in a second or two, in
+each of the judge's processes."""
+_MIN_FREE = 16
+"""Of their size must be free on the GPU for that: the judge keeps one more copy of them there."""
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """Significant bits of each floating type."""
 
@@ -35,7 +40,8 @@ def widened_dtype(own: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
 class Reference:
     """A task's model and inputs. `seed` determines the parameters; inputs have their own seeds."""
 
-    def __init__(self, task: Task, device: str, seed: int):
+    def __init__(self, task: Task, device: str, seed: int, init_device: str | None = None):
+        """`init_device`: see the attribute; None: chosen here."""
         self.task, self.device, self.seed = task, device, seed
         self._module = load_source(task)
         if task.form == "kernelbench":
@@ -45,6 +51,9 @@ class Reference:
         else:
             self._payload = _load_payload(task, self._module)
         self.init_inputs = self._reporting_errors("get_init_inputs", self._make_init)
+        self.init_device = self._choose_init_device() if init_device is None else init_device
+        """Where the constructor creates tensors by default; empty: on the CPU. A candidate's does so too, and
+        then draws the same values."""
         self._reporting_errors("init_inputs", lambda: tree.flatten(self.init_inputs, []))
         self._model = self._reporting_errors(task.entry, self._build)
 
@@ -83,12 +92,27 @@ class Reference:
             model = self._payload["module"]
             parameters.replace_constants(model, self.seed)
         else:
-            with torch.no_grad(), parameters.seeded_build(self.seed):
-                model = self._entry(*self.init_inputs)
+            model = self._construct()
             if not isinstance(model, nn.Module):
                 raise BadInput(f"task {self.task.name}: {self.task.entry} is not a torch.nn.Module")
         model.train(self.task.mode == "train").requires_grad_(False)
         return model
+
+    def _choose_init_device(self) -> str:
+        """Large models are built on their device, where drawing their weights takes no time."""
+        if self.device != "cuda" or self.task.form != "kernelbench":
+            return ""
+        nbytes = _parameter_bytes(self._entry, self.init_inputs)
+        fits = _MIN_FREE * nbytes < torch.cuda.mem_get_info()[0]
+        return self.device if nbytes > _LARGE_BYTES and fits else ""
+
+    def _construct(self) -> Any:
+        if self.init_device:
+            try:
+                return parameters.construct(self._entry, self.init_inputs, self.seed, self.init_device)
+            except Exception:  # a constructor that needs the CPU
+                self.init_device = ""
+        return parameters.construct(self._entry, self.init_inputs, self.seed)
 
     def example_mismatch(self) -> str:
         """How the outputs of a live object for its examples differ from those where it was packed.
@@ -129,8 +153,8 @@ class Reference:
         }
 
     def state(self) -> parameters.State:
-        """Parameters and buffers by name, on the CPU."""
-        return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
+        """Parameters and buffers by name."""
+        return {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
 
     def state_bytes(self) -> int:
         """Bytes of parameters and buffers."""
@@ -178,6 +202,16 @@ class Reference:
         if self.dtype() != torch.float32:
             return "native"
         return "tf32" if self.device == "cuda" else "fp32"
+
+
+def _parameter_bytes(entry: Any, init_inputs: list[Any]) -> int:
+    """Bytes of the parameters that a class creates; 0 where only its construction tells."""
+    try:
+        with torch.device("meta"):
+            model = entry(*init_inputs)
+        return sum(tensor.nbytes for tensor in model.parameters())
+    except Exception:  # a constructor that computes with values
+        return 0
 
 
 def _has_closures(model: nn.Module) -> bool:
