@@ -62,6 +62,6 @@ def test_checksums_tell_values_and_their_order_apart() -> None:
 
 
 def test_large_constants_are_replaced_by_values_that_no_row_repeats() -> None:
-    values = parameters.nonconstant_values(3, torch.Size((3000, 1000)), 0.0, torch.float32)
+    values = parameters.nonconstant_values(3, torch.empty(3000, 1000), 0.0)
     assert values.dtype == torch.float32 and len(torch.unique(values[:, 0])) > 2900
     assert len(torch.unique(values, dim=0)) == 3000

@@ -1,9 +1,9 @@
 """Parameters: how reference and candidate get the same values, none of them constant.
 
 A kernel that ignores a bias of zeros or a norm weight of ones would go unnoticed. So constants are replaced
-while a model is built: a parameter of shape S that would be the constant c becomes `nonconstant_values(seed,
-S, c)`. Reference and candidate get the same values, whatever they call the parameter and in whichever order
-they create it.
+while a model is built: a parameter that would be the constant c becomes `nonconstant_values` of the seed, its
+shape and c. Reference and candidate get the same values, whatever they call the parameter and in whichever
+order they create it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ _FEW = 256
 _CHECKSUM_COLUMNS = 4096
 
 
-def nonconstant_values(
-    seed: int, shape: torch.Size, value: float, dtype: torch.dtype = torch.float64
-) -> torch.Tensor:
-    """N(0, 0.2^2) for 0; for any other c, uniform in c * [0.75, 1.25], which keeps the sign."""
-    key = int(digest(str(seed), str(tuple(shape)), repr(value)), 16) % 2**63
-    generator = torch.Generator().manual_seed(key)
-    count = min(shape.numel(), _PERIOD)
+def nonconstant_values(seed: int, like: torch.Tensor, value: float) -> torch.Tensor:
+    """N(0, 0.2^2) for 0; for any other c, uniform in c * [0.75, 1.25], which keeps the sign.
+
+    Depends on the shape alone; has the type and device of `like`.
+    """
+    key = int(digest(str(seed), str(tuple(like.shape)), repr(value)), 16) % 2**63
+    generator = torch.Generator("cpu").manual_seed(key)
+    count = min(like.numel(), _PERIOD)
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float64, "device": "cpu"}
     if value == 0:
-        values = 0.2 * torch.randn(count, generator=generator, dtype=torch.float64)
+        values = 0.2 * torch.randn(count, **options)
     else:
-        values = value * (0.75 + 0.5 * torch.rand(count, generator=generator, dtype=torch.float64))
-    repetitions = -(-shape.numel() // max(count, 1))
-    return values.to(dtype).repeat(repetitions)[: shape.numel()].view(shape)
+        values = value * (0.75 + 0.5 * torch.rand(count, **options))
+    repetitions = -(-like.numel() // max(count, 1))
+    return values.to(like).repeat(repetitions)[: like.numel()].view(like.shape)
 
 
 def constant_of(tensor: torch.Tensor) -> float | None:
@@ -77,12 +79,12 @@ def seeded_build(seed: int) -> Iterator[None]:
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         value = constant_of(data) if isinstance(data, torch.Tensor) else None
         if value is not None:
-            data = nonconstant_values(seed, data.shape, value, data.dtype).to(data.device)
+            data = nonconstant_values(seed, data, value)
         return new_parameter(cls, data, requires_grad)
 
     def constant_(tensor: torch.Tensor, val: float) -> torch.Tensor:
         with torch.no_grad():
-            return tensor.copy_(nonconstant_values(seed, tensor.shape, float(val), tensor.dtype))
+            return tensor.copy_(nonconstant_values(seed, tensor, float(val)))
 
     def reset_running_stats(norm: Any) -> None:
         if norm.track_running_stats:
@@ -115,7 +117,7 @@ def replace_constants(model: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for tensor in model.parameters():
             if (value := constant_of(tensor)) is not None:
-                tensor.copy_(nonconstant_values(seed, tensor.shape, value))
+                tensor.copy_(nonconstant_values(seed, tensor, value))
 
 
 @dataclass(frozen=True)
