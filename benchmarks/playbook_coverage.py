@@ -3,8 +3,8 @@
     python benchmarks/playbook_coverage.py kernelbench:DIR --out OUT.json [--graphs CACHE] [--ids 1/1-20]
 
 Each problem's operator graph is traced at its real shapes; weights and inputs are never filled, so that
-gigabytes of them cost nothing. The playbook then simplifies the graph, fuses it and writes its first designs in
-every language. A row holds the stages by family, the algebra that applied, the drafts by language, and the
+gigabytes of them cost nothing. The playbook then simplifies the graph, fuses it and writes its first designs
+in every language. A row holds the stages by family, the algebra that applied, the drafts by language, and the
 reason where there is none. `--graphs` keeps the traced graphs, so that the next survey takes seconds.
 """
 
@@ -24,8 +24,9 @@ import torch
 from torch import nn
 
 from kernelpro.authors.author import Assignment, NoProposal
+from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.playbook import Playbook, programs_of
+from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.authors.playbook.schedule.passes import is_elementwise, scans_of
@@ -73,7 +74,11 @@ class UnfilledReference:
 def _unfilled(leaf: torch.Tensor) -> torch.Tensor:
     if leaf.device.type != "meta":
         return leaf
-    return torch.empty_like(leaf, device="cpu") if leaf.is_floating_point() else torch.zeros_like(leaf, device="cpu")
+    return (
+        torch.empty_like(leaf, device="cpu")
+        if leaf.is_floating_point()
+        else torch.zeros_like(leaf, device="cpu")
+    )
 
 
 @contextlib.contextmanager
@@ -156,7 +161,10 @@ def _describe(program: Program) -> dict[str, int]:
 
 def table(rows: list[Row]) -> str:
     """The survey as text: totals by level, then what is missing, the most frequent reason first."""
-    lines = ["| level | problems | traced | written | with algebra | with library calls |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| level | problems | traced | written | with algebra | with library calls |",
+        "|---|---|---|---|---|---|",
+    ]
     for level in sorted({row["level"] for row in rows}):
         own = [row for row in rows if row["level"] == level]
         counts = [
@@ -189,6 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("suite")
     parser.add_argument("--ids", default="")
+    parser.add_argument("--level", type=int, action="append", default=[])
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--mode", choices=["train", "eval"], default="train")
     parser.add_argument("--graphs", type=Path)
@@ -197,7 +206,7 @@ def main() -> None:
     if options.graphs:
         options.graphs.mkdir(parents=True, exist_ok=True)
     rows = []
-    for problem in find_problems(options.suite, (), options.ids, options.target, options.mode):
+    for problem in find_problems(options.suite, options.level, options.ids, options.target, options.mode):
         start = time.monotonic()
         row = survey(problem, options.target, options.graphs)
         rows.append(row | {"seconds": round(time.monotonic() - start, 2)})

@@ -70,14 +70,21 @@ def program_of(task: Task) -> Program:
 class KernelChecker:
     """Runs kernels of the playbook and compares them with the task's reference."""
 
-    def __init__(self, task: Task, folder: Path, backend: Backend = cpp.BACKEND, device: str = "cpu"):
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        backend: Backend = cpp.BACKEND,
+        device: str = "cpu",
+        program: Program | None = None,
+    ):
         self._reference, self._folder, self._backend, self._device = (
             Reference(task, "cpu", 0),
             folder,
             backend,
             device,
         )
-        self.program = program_of(task)
+        self.program = program or program_of(task)
         self._form, self._leaves = self._reference.inputs(7)
 
     def designs(self) -> list[Design]:

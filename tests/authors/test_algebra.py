@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from playbook_harness import make_task
 
 from kernelpro.authors.playbook.algebra.simplify import simplify
 from kernelpro.lab import tree
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Graph, Mode, Task
-from playbook_harness import make_task
 
 
 def evaluate(graph: Graph, inputs: list[Any], state: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -36,7 +36,9 @@ def evaluate(graph: Graph, inputs: list[Any], state: dict[str, torch.Tensor]) ->
         else:
             _, name, overload = node.op.split(".")
             call = getattr(getattr(torch.ops.aten, name), overload)
-            kwargs = {k: resolve(v) for k, v in node.kwargs.items() if k not in ("device", "pin_memory", "dtype")}
+            kwargs = {
+                k: resolve(v) for k, v in node.kwargs.items() if k not in ("device", "pin_memory", "dtype")
+            }
             values[node.name] = call(*map(resolve, node.args), **kwargs)
         if node.op not in ("input", "parameter") and isinstance(values[node.name], torch.Tensor):
             assert tuple(values[node.name].shape) == node.shape, node
@@ -49,7 +51,9 @@ def rules(task: Task, scale: float = 1.0) -> list[str]:
     graph = operator_graph(reference, 1)
     simplified, steps = simplify(graph)
     form, leaves = reference.inputs(1)
-    inputs = tree.unflatten(form, [leaf.double() * scale if leaf.is_floating_point() else leaf for leaf in leaves])
+    inputs = tree.unflatten(
+        form, [leaf.double() * scale if leaf.is_floating_point() else leaf for leaf in leaves]
+    )
     state = {name: t.double() if t.is_floating_point() else t for name, t in reference.state().items()}
     expected, computed = (evaluate(g, inputs, dict(state)) for g in (graph, simplified))
     for one, other in zip(expected, computed, strict=True):
@@ -124,7 +128,9 @@ def test_a_chain_collapses_to_one_dot_product() -> None:
     task = make_task(forward, "torch.randn(5, 24)", LINEAR)
     assert sorted(set(rules(task))) == [BEFORE, "reduction of one element"]
     graph, _ = simplify(operator_graph(Reference(task, "cpu", 0), 1))
-    widest = max(node.shape[-1] for node in graph.nodes if node.op.startswith("aten.") and len(node.shape) == 2)
+    widest = max(
+        node.shape[-1] for node in graph.nodes if node.op.startswith("aten.") and len(node.shape) == 2
+    )
     assert widest == 24, "no value has the 36 features of the layer"
 
 
@@ -142,7 +148,11 @@ def test_a_chain_collapses_to_one_dot_product() -> None:
         ("torch.clamp(torch.tanh(a), -0.5, 1)", "clamp without effect", False),
         ("torch.clamp(torch.clamp(a, -1, 0.5), 0, 2)", "merged clamps", True),
         ("x = torch.clamp(a, -1, 0.5); return torch.clamp(x, 0, 2) + x", "merged clamps", False),
-        ("torch.clamp(torch.minimum(a, torch.full_like(a, 0.0)), 0, 1)", "constant", False),  # full_like: no number
+        (
+            "torch.clamp(torch.minimum(a, torch.full_like(a, 0.0)), 0, 1)",
+            "constant",
+            False,
+        ),  # full_like: no number
         ("torch.clamp(torch.clamp(a, max=0.0), min=0.0, max=1.0)", "constant", True),
         ("a * 2 / 4 + 1 - 3", "merged numbers", True),
         ("(a * 2 + 1) * 3", "merged numbers", False),
@@ -156,7 +166,11 @@ def test_constants_and_clamps(forward: str, rule: str, applies: bool) -> None:
 
 def test_constants_keep_nan_of_float16() -> None:
     """In float16, the value before may overflow for inputs that are finite."""
-    task = make_task("torch.softmax(self.m(a).amax(1, keepdim=True), 1)", "torch.randn(5, 24).half()", f"{LINEAR}; self.half()")
+    task = make_task(
+        "torch.softmax(self.m(a).amax(1, keepdim=True), 1)",
+        "torch.randn(5, 24).half()",
+        f"{LINEAR}; self.half()",
+    )
     assert not simplify(operator_graph(Reference(task, "cpu", 0), 1))[1]
 
 

@@ -1,9 +1,9 @@
 """The playbook: an author that writes kernels without a language model.
 
-It fuses the task's operator graph into a program of stages, lets a backend of the target write it, and
-improves the result by moves. The findings on the parent choose the move: the same findings that a model would
-read, the largest expected gain first. If the run also optimizes energy, findings on energy come before small
-gains in time. Moves that no finding suggests come last.
+It simplifies the task's operator graph, fuses it into programs of stages (forms.py), lets a backend of the
+target write them, and improves the result by moves. The findings on the parent choose the move: the same
+findings that a model would read, the largest expected gain first. If the run also optimizes energy, findings
+on energy come before small gains in time. Moves that no finding suggests come last.
 
 A candidate contains all state that the playbook needs (schedule/design.py). For the n-th request of the same
 kind it makes the n-th choice, so that a resumed run continues as it would have. Choices that produce no new
@@ -32,7 +32,7 @@ from kernelpro.authors.author import (
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
-from kernelpro.authors.playbook.fusion.fuser import fuse
+from kernelpro.authors.playbook.forms import PLAIN_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
@@ -58,49 +58,55 @@ class Playbook(Author):
         """How many designs it can start from; 1 if there are none, so that `write` is called and reports
         why."""
         try:
-            return len(self._seed_drafts(assignment, _program(assignment)))
+            return len(self.seed_drafts(assignment))
         except NoProposal:
             return 1
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
-        program = _program(assignment)
+        programs = _programs(assignment)
         if assignment.action == "seed":
-            return self._write_seed(assignment, program)
+            return self._write_seed(assignment)
         assert assignment.parent
         design = parse_design(assignment.parent.source)
         backend = next((b for b in BACKENDS if b.language == design.language), None)
-        if backend is None or len(design.stages) != len(program.stages):
+        program = programs.get(design.form)
+        if backend is None or program is None or len(design.stages) != len(program.stages):
             raise NoProposal("the parent was written by another version of the playbook")
         if assignment.action == "debug":
-            return self._fall_back(assignment, program, design, backend)
+            return self._fall_back(assignment, programs, design, backend)
         return self._improve(assignment, program, design, backend)
 
-    def _write_seed(self, assignment: Assignment, program: Program) -> Draft:
-        drafts = self._seed_drafts(assignment, program)
+    def _write_seed(self, assignment: Assignment) -> Draft:
+        drafts = self.seed_drafts(assignment)
         if assignment.attempt >= len(drafts):
             raise NoProposal(f"all {len(drafts)} designs that the playbook starts from have been written")
         return drafts[assignment.attempt]
 
-    def _seed_drafts(self, assignment: Assignment, program: Program) -> list[Draft]:
-        """The first seed of each language, then the second of each, and so on. Raises NoProposal, with the
-        reasons, if no language can write any."""
+    def seed_drafts(self, assignment: Assignment) -> list[Draft]:
+        """The first seed of each form and language, then the second of each, and so on. Raises NoProposal,
+        with the reasons, if no language can write any."""
         allowed = assignment.languages or LANGUAGES[assignment.target]
         backends = [b for b in BACKENDS if b.target == assignment.target and b.language in allowed]
         if not backends:
             languages = " or ".join(allowed)
             raise NoProposal(f"the playbook cannot write {assignment.target} kernels in {languages}")
+        programs = {
+            form: program for form, program in _programs(assignment).items() if form not in PLAIN_FORMS
+        }
         drafts: dict[str, Draft] = {}
         reasons: dict[str, None] = {}
-        for backend, seed in _interleaved_seeds(backends, program, reasons):
+        for form, backend, seed in _interleaved_seeds(backends, programs, reasons):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
-            design = replace(seed.design, precision="fp32") if exact else seed.design
+            design = replace(seed.design, form=form)
+            design = replace(design, precision="fp32") if exact else design
             try:
-                source = backend.write(program, design)
+                source = backend.write(programs[form], design)
             except NoProposal as reason:
                 reasons[str(reason)] = None
                 continue
-            drafts.setdefault(source_fingerprint(source), Draft(source, seed.plan, author=self.name))
+            draft = Draft(source, _seed_plan(seed, programs[form]), author=self.name)
+            drafts.setdefault(source_fingerprint(source), draft)
         if not drafts:
             raise NoProposal("; ".join(reasons))
         return list(drafts.values())
@@ -133,13 +139,35 @@ class Playbook(Author):
             expected_speedup=gain.factor if is_speed else 0.0,
         )
 
-    def _fall_back(self, assignment: Assignment, program: Program, design: Design, backend: Backend) -> Draft:
+    def _fall_back(
+        self, assignment: Assignment, programs: dict[str, Program], design: Design, backend: Backend
+    ) -> Draft:
+        program = programs[design.form]
         plan = Draft("", "Return to a simpler design of the same stages.", author=self.name)
-        planned = [(fallback, plan) for fallback in backend.fallbacks(program, design)]
-        draft = _nth_unwritten(assignment, _new_drafts(assignment, program, backend, planned))
+        planned = [
+            (replace(fallback, form=design.form), plan) for fallback in backend.fallbacks(program, design)
+        ]
+        drafts = _new_drafts(assignment, program, backend, planned)
+        if program.rewrites:
+            drafts += self._without_algebra(assignment, programs, design, backend)
+        draft = _nth_unwritten(assignment, drafts)
         if draft is None:
             raise NoProposal("the simplest design of these stages failed too")
         return draft
+
+    def _without_algebra(
+        self, assignment: Assignment, programs: dict[str, Program], design: Design, backend: Backend
+    ) -> list[Draft]:
+        plan = Draft("", "Compute the operators as the task gives them, without algebra.", author=self.name)
+        form = "plain_library" if programs[design.form].library_calls else "plain"
+        if form not in programs:
+            return []
+        try:
+            seeds = backend.seeds(programs[form])
+        except NoProposal:
+            return []
+        planned = [(replace(seed.design, form=form, precision=design.precision), plan) for seed in seeds[:1]]
+        return _new_drafts(assignment, programs[form], backend, planned)
 
 
 @dataclass(frozen=True)
@@ -149,26 +177,40 @@ class _Choice:
     finding: Finding | None
 
 
-def _program(assignment: Assignment) -> Program:
+def _programs(assignment: Assignment) -> dict[str, Program]:
     if assignment.graph is None:
         reason = f": {assignment.graph_error}" if assignment.graph_error else ""
         raise NoMoreProposals(
             f"the playbook needs the task's operator graph, which could not be read{reason}"
         )
-    return fuse(assignment.graph)
+    return programs_of(assignment.graph, assignment.target)
 
 
 def _interleaved_seeds(
-    backends: list[Backend], program: Program, reasons: dict[str, None]
-) -> Iterator[tuple[Backend, Seed]]:
-    """The first seed of each backend, then the second of each; adds the reasons of backends without seeds."""
+    backends: list[Backend], programs: dict[str, Program], reasons: dict[str, None]
+) -> Iterator[tuple[str, Backend, Seed]]:
+    """The first seed of each form and backend, then the second of each; adds the reasons where there are
+    none."""
     columns = []
-    for backend in backends:
-        try:
-            columns.append([(backend, seed) for seed in backend.seeds(program)])
-        except NoProposal as reason:
-            reasons[str(reason)] = None
-    return (pair for row in zip_longest(*columns) for pair in row if pair)
+    for form, program in programs.items():
+        for backend in backends:
+            try:
+                columns.append([(form, backend, seed) for seed in backend.seeds(program)])
+            except NoProposal as reason:
+                reasons[str(reason)] = None
+    return (entry for row in zip_longest(*columns) for entry in row if entry)
+
+
+def _seed_plan(seed: Seed, program: Program) -> str:
+    """The seed's plan, with the algebra and the library calls before it."""
+    parts = []
+    if program.rewrites:
+        rules = ", ".join(dict.fromkeys(step.rule for step in program.rewrites))
+        parts.append(f"Algebra: {rules}.")
+    if program.library_calls:
+        calls = ", ".join(sorted({call.op for call in program.library_calls}))
+        parts.append(f"torch computes {calls}; the rest is fused around the calls.")
+    return " ".join([*parts, seed.plan])
 
 
 def _choices(

@@ -1,5 +1,5 @@
-"""Algebra on the operator graph. In: a task's graph (records.Graph). Out: a cheaper graph that computes the same,
-and the steps that led there, each with its reason.
+"""Algebra on the operator graph. In: a task's graph (records.Graph). Out: a cheaper graph that computes the
+same, and the steps that led there, each with its reason.
 
 simplify.py           applies all rules until none applies
 graph_editor.py       a graph that rules can change
@@ -7,6 +7,7 @@ constants.py          values that are the same for all finite inputs, reductions
 reduction_first.py    a sum or mean of a product or convolution, computed before it
 convolution_sums.py   the sum of a convolution over all positions
 products.py           products with diagonal matrices, pooled features, and shifts that a norm removes
+reductions.py         what the rules know about reductions
 weight_folding.py     scales, shifts and evaluation-mode batch norms as part of the weights
 
 Weights are folded by operators of the graph, in every call: an update of a parameter, however it is made, is

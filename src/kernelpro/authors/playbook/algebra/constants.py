@@ -13,12 +13,30 @@ from kernelpro.authors.playbook.algebra.reductions import read_reduction
 from kernelpro.records import Node
 
 _STAYS_FINITE = frozenset(
-    "input parameter linear matmul mm bmm addmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
-    "conv_transpose3d add sub mul neg abs relu relu6 leaky_relu hardtanh hardswish hardsigmoid clamp clamp_min "
-    "clamp_max sigmoid tanh gelu silu mish softplus elu selu softmax mean sum amax amin max min getitem "
-    "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_avg_pool3d layer_norm group_norm instance_norm view reshape flatten squeeze unsqueeze permute "
-    "transpose contiguous clone expand full zeros ones dropout select slice stack minimum maximum".split()
+    (
+        *("input", "parameter", "linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "add", "sub", "mul", "neg", "abs"),
+        *("relu", "relu6", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "clamp", "clamp_min"),
+        *(
+            "clamp_max",
+            "sigmoid",
+            "tanh",
+            "gelu",
+            "silu",
+            "mish",
+            "softplus",
+            "elu",
+            "selu",
+            "softmax",
+            "mean",
+        ),
+        *("sum", "amax", "amin", "max", "min", "getitem", "max_pool1d", "max_pool2d", "max_pool3d"),
+        *("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"),
+        *("adaptive_avg_pool2d", "adaptive_avg_pool3d", "layer_norm", "group_norm"),
+        *("instance_norm", "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose"),
+        *("contiguous", "clone", "expand", "full", "zeros", "ones", "dropout", "select", "slice", "stack"),
+        *("minimum", "maximum"),
+    )
 )
 """Operators whose results are finite if their operands are, unless float32 overflows."""
 _RESHAPES = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "clone", "contiguous", "dropout")
@@ -51,7 +69,9 @@ def reduce_one_element(editor: GraphEditor, node: Node) -> Rewrite | None:
     if source.shape[dim] != 1:
         return None
     editor.replace(node, editor.reshape(node, source, node.shape))
-    return Rewrite("reduction of one element", f"the {operator_name(extremum)} of one element is that element")
+    return Rewrite(
+        "reduction of one element", f"the {operator_name(extremum)} of one element is that element"
+    )
 
 
 def fold_constants(editor: GraphEditor, node: Node) -> Rewrite | None:
@@ -92,7 +112,13 @@ def simplify_clamps(editor: GraphEditor, node: Node) -> Rewrite | None:
         _replace_by_constant(editor, node, value)
         return Rewrite("constant", f"values in [{least:g}, {most:g}] are clamped to {value:g}")
     inner, origin = _clamp_bounds(editor, source), editor.operand(source, 0)
-    if inner is None or origin is None or not editor.has_one_user(source) or low > high or inner[0] > inner[1]:
+    if (
+        inner is None
+        or origin is None
+        or not editor.has_one_user(source)
+        or low > high
+        or inner[0] > inner[1]
+    ):
         return None
     merged = [min(max(bound, low), high) for bound in inner]
     numbers = [None if math.isinf(bound) else bound for bound in merged]
@@ -128,7 +154,9 @@ def _number(editor: GraphEditor, node: Node) -> float | None:
     """The second operand, if it is a number; None with options such as alpha or a rounding mode."""
     number = editor.argument(node, 1, "other")
     plain = not node.kwargs and len(node.args) == 2
-    return float(number) if plain and isinstance(number, (int, float)) and not isinstance(number, bool) else None
+    return (
+        float(number) if plain and isinstance(number, (int, float)) and not isinstance(number, bool) else None
+    )
 
 
 def _replace_by_constant(editor: GraphEditor, node: Node, value: float) -> None:

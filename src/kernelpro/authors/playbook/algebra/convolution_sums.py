@@ -1,10 +1,10 @@
 """The sum of a convolution over all positions: one small product instead of the convolution.
 
-Output o of a convolution reads input o * stride + k * dilation - padding for each offset k of its kernel; in a
-transposed convolution, input i is added to output i * stride + k * dilation - padding. So the sum over all
-outputs is, for each offset k, the weight at k times the sum of the inputs that meet it: all inputs but those at
-the border. Dimension by dimension, the sums of all inputs are computed once, and the few that an offset misses
-are subtracted.
+Output o of a convolution reads input o * stride + k * dilation - padding for each offset k of its kernel; in
+a transposed convolution, input i is added to output i * stride + k * dilation - padding. So the sum over all
+outputs is, for each offset k, the weight at k times the sum of the inputs that meet it: all inputs but those
+at the border. Dimension by dimension, the sums of all inputs are computed once, and the few that an offset
+misses are subtracted.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def _missed(
     return missed
 
 
-def _sums_by_offset(
-    editor: GraphEditor, node: Node, x: Node, dim: int, missed: list[list[int]]
-) -> Node:
+def _sums_by_offset(editor: GraphEditor, node: Node, x: Node, dim: int, missed: list[list[int]]) -> Node:
     """Replaces a dimension of positions by one of offsets: the sum of the inputs that each offset meets."""
     total = editor.reduce(node, "sum", x, [dim])
     parts = []

@@ -53,7 +53,9 @@ class GraphEditor:
 
     def users(self, node: Node) -> list[Node]:
         """The nodes that read a value; the node itself once more for each output of the graph."""
-        users = [user for user in self._nodes if node.name in set(references([*user.args, *user.kwargs.values()]))]
+        users = [
+            user for user in self._nodes if node.name in set(references([*user.args, *user.kwargs.values()]))
+        ]
         return users + [node] * self.outputs.count(node.name)
 
     def has_one_user(self, node: Node) -> bool:
@@ -75,7 +77,9 @@ class GraphEditor:
         self._by_name[node.name] = node
         return node
 
-    def reduce(self, before: Node, kind: str, source: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
+    def reduce(
+        self, before: Node, kind: str, source: Node, dims: Sequence[int], keepdim: bool = False
+    ) -> Node:
         """A new sum or mean over dimensions; the source itself if there are none."""
         if not dims:
             return source

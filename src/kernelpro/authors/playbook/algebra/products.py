@@ -28,7 +28,9 @@ def multiply_by_diagonal(editor: GraphEditor, node: Node) -> Rewrite | None:
             continue
         scale = editor.reshape(node, vector, (vector.shape[0], 1) if position == 0 else vector.shape)
         editor.replace(node, editor.add(node, "mul.Tensor", node.shape, other, scale))
-        return Rewrite("diagonal matrix", f"a product with a diagonal matrix scales the {what} of the other one")
+        return Rewrite(
+            "diagonal matrix", f"a product with a diagonal matrix scales the {what} of the other one"
+        )
     return None
 
 
@@ -74,7 +76,9 @@ def drop_shift_before_norm(editor: GraphEditor, node: Node) -> Rewrite | None:
     name, source = operator_name(node), editor.operand(node, 0)
     if name not in _NORMS or source is None or node.dtype == "float16" or source.dtype not in ROUNDED:
         return None
-    own_statistics = editor.argument(node, 5, "use_input_stats" if name == "instance_norm" else "training", False)
+    own_statistics = editor.argument(
+        node, 5, "use_input_stats" if name == "instance_norm" else "training", False
+    )
     if own_statistics is not True or not operator_name(source).startswith("conv"):
         return None
     bias = editor.operand(source, 2, "bias")

@@ -1,16 +1,15 @@
 """A sum or mean over the results of a product or convolution, computed before it.
 
-A product is linear in each operand, so a sum over its columns is the product with the summed columns. Between
-the product and the reduction there may be numbers and tensors that are added, and factors that are the same for
-all reduced elements: the chain. Everything else (a maximum, an activation, a second user of the product) forbids
-the step.
+A product is linear in each operand, so a sum over its columns is the product with the summed columns.
+Between the product and the reduction there may be numbers and tensors that are added, and factors that are
+the same for all reduced elements: the chain. Everything else (a maximum, an activation, a second user of the
+product) forbids the step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 from kernelpro.authors.playbook.algebra.convolution_sums import sum_over_positions
 from kernelpro.authors.playbook.algebra.graph_editor import (
@@ -31,7 +30,8 @@ _CONVOLUTIONS = {f"conv{d}d": 0 for d in (1, 2, 3)} | {f"conv_transpose{d}d": 1 
 class _Link:
     """One operator of the chain: x * operand, x + operand, ..."""
 
-    op: Literal["add", "sub", "mul", "div", "rsub"]
+    op: str
+    """add, sub, mul, div or rsub."""
     operand: Node | float
 
 
@@ -82,13 +82,17 @@ def _read_link(editor: GraphEditor, node: Node, call: ReductionCall) -> tuple[No
     if second is None:
         return (first, _Link(name, float(number))) if isinstance(number, (int, float)) else None
     for value, other in ((first, second), (second, first)):
-        if value.shape != node.shape or not editor.is_independent_of_inputs(other) or other.dtype != node.dtype:
+        if (
+            value.shape != node.shape
+            or not editor.is_independent_of_inputs(other)
+            or other.dtype != node.dtype
+        ):
             continue
         if name in ("mul", "div") and not _is_same_along(other, node, call.dims):
             return None
         if value is second and name == "div":
             return None
-        return value, _Link("rsub" if value is second and name == "sub" else name, other)  # type: ignore[arg-type]
+        return value, _Link("rsub" if value is second and name == "sub" else name, other)
     return None
 
 
@@ -126,7 +130,7 @@ def _reduced_operand(
 def _reduced_product(
     editor: GraphEditor, node: Node, call: ReductionCall, product: Node
 ) -> tuple[Node, str] | None:
-    """The reduced product with all dimensions kept, and in words what it is; None if there is no cheaper way."""
+    """The reduced product with all dimensions kept, and in words what it is; None if nothing is gained."""
     name = operator_name(product)
     if name in _CONVOLUTIONS:
         return _reduced_convolution(editor, node, call, product)
@@ -190,7 +194,16 @@ def _reduced_convolution(
     shape = (product.shape[0], 1, *product.shape[2:])
     kwargs = {key: value for key, value in product.kwargs.items() if key != "bias"}
     result = editor.add(
-        node, product.op.removeprefix("aten."), shape, editor.operand(product, 0), weight, reduced_bias,
-        *product.args[3:], **kwargs,
+        node,
+        product.op.removeprefix("aten."),
+        shape,
+        editor.operand(product, 0),
+        weight,
+        reduced_bias,
+        *product.args[3:],
+        **kwargs,
     )
-    return result, f"one channel, with the {call.kind} of the weight over its {product.shape[1]} output channels"
+    return (
+        result,
+        f"one channel, with the {call.kind} of the weight over its {product.shape[1]} output channels",
+    )

@@ -40,8 +40,8 @@ _MAX_OPERATORS = 400
 
 
 def simplify(graph: Graph) -> tuple[Graph, tuple[Rewrite, ...]]:
-    """A graph that computes the same with less work, and the steps that led there; the same graph if there are
-    none."""
+    """A graph that computes the same with less work, and the steps that led there; the same graph if there
+    are none."""
     if len(graph.nodes) > _MAX_OPERATORS:
         return graph, ()
     editor, steps = GraphEditor(graph), list[Rewrite]()

@@ -1,7 +1,7 @@
 """Scales and evaluation-mode batch norms as part of a convolution's weights.
 
-A step pays only if no element-wise operator follows: otherwise the kernel of that operator applies the scale for
-free. The weights are folded in every call, and only if they are small beside the result.
+A step pays only if no element-wise operator follows: otherwise the kernel of that operator applies the scale
+for free. The weights are folded in every call, and only if they are small beside the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from kernelpro.records import Node
 
 _MIN_RATIO = 16
 """Elements of the result for each element of the weights."""
-_ENDS = ("conv", "max_pool", "avg_pool", "adaptive_avg_pool", "linear", "group_norm", "instance_norm", "batch_norm")
+_ENDS = (
+    "conv",
+    "max_pool",
+    "avg_pool",
+    "adaptive_avg_pool",
+    "linear",
+    "group_norm",
+    "instance_norm",
+    "batch_norm",
+)
 """Operators that read their input in a kernel of their own."""
 
 

@@ -42,7 +42,8 @@ def module_source(
     compute the outputs from the tensors, which are variables named by `argument_name`.
     """
     parameters = [t for t in program.tensors if t.role == "parameter"]
-    lines = [f'"""{title}"""', design.to_comment(), "", "import torch", "import torch.nn as nn", ""]
+    lines = [*_docstring(program, title), design.to_comment(), *_library_comment(program)]
+    lines += ["", "import torch", "import torch.nn as nn", ""]
     for name, (value, choices) in tunables.items():
         lines.append(f"{name} = {value}  # tune: {', '.join(map(str, choices))}")
     lines += [kernels.strip("\n")]
@@ -58,9 +59,30 @@ def module_source(
     return "\n".join(lines) + "\n"
 
 
+def library_lines(program: Program, stage: int) -> list[str]:
+    """The library calls that run before a stage."""
+    names = {tensor.name: argument_name(tensor) for tensor in program.tensors}
+    calls = [call for call in program.library_calls if call.before == stage]
+    return [f"{call.tensor} = {call.text.format(**names)}.contiguous()" for call in calls]
+
+
+def _docstring(program: Program, title: str) -> list[str]:
+    if not program.rewrites:
+        return [f'"""{title}"""']
+    steps = list(dict.fromkeys(f"- {step.rule}: {step.reason}." for step in program.rewrites))
+    return [f'"""{title}', "", "Algebra:", *steps, '"""']
+
+
+def _library_comment(program: Program) -> list[str]:
+    names = ", ".join(sorted({call.op for call in program.library_calls}))
+    return [f"# library-calls: {names}"] if names else []
+
+
 def _tensor_definitions(program: Program) -> list[str]:
     """Assignments of all tensors; new ones are allocated on the device of the first input or parameter."""
-    by_role: dict[str, list[Tensor]] = {"input": [], "parameter": [], "output": [], "temporary": []}
+    by_role: dict[str, list[Tensor]] = {
+        role: [] for role in ("input", "parameter", "output", "temporary", "library")
+    }
     for tensor in program.tensors:
         by_role[tensor.role].append(tensor)
     arguments = [tensor for tensor in program.tensors if tensor.role in ("input", "parameter")]

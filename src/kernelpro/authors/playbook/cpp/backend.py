@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kernelpro.authors.playbook.codegen.backend import Backend
-from kernelpro.authors.playbook.codegen.python_module import argument_name, module_source
+from kernelpro.authors.playbook.codegen.python_module import argument_name, library_lines, module_source
 from kernelpro.authors.playbook.cpp import moves
 from kernelpro.authors.playbook.cpp.composites import use_composites
 from kernelpro.authors.playbook.cpp.functions import with_dependencies
@@ -39,16 +40,38 @@ def write(program: Program, design: Design) -> str:
     program = use_composites(program) if design.math == "fast" else program
     pointers = {t.name: argument_name(t) for t in program.tensors}
     kernel = CppKernel(program, CppPrinter(design.math == "fast", pointers))
-    body: list[str] = []
-    for number, stage in enumerate(program.stages):
-        body += [f"// stage {number}", *_stage(kernel, stage, design, number)]
+    groups, calls = _stage_groups(program)
+    bodies = [
+        [line for n in group for line in (f"// stage {n}", *_stage(kernel, program.stages[n], design, n))]
+        for group in groups
+    ]
     loaded = program.loaded_tensors
-    used = [t for t in program.tensors if t.role not in ("parameter", "input") or t.name in loaded]
+    used = [t for t in program.tensors if t.role in ("output", "temporary") or t.name in loaded]
     used += [Tensor(name, (size,), dtype, "temporary") for name, (dtype, size) in kernel.scratch.items()]
-    source = "\n".join([_prelude(kernel, used), *_function(program, used, body)])
-    return module_source(
-        program, design, _TITLE, _library(source, kernel), _call(used, kernel), kernel.tunables
-    )
+    functions, lines = list[str](), _allocations(kernel)
+    for number, (group, body) in enumerate(zip(groups, bodies, strict=True)):
+        lines += calls[number]
+        if group:
+            name = "run" if len(groups) == 1 else f"run{number}"
+            words = set(re.findall(r"\w+", "\n".join(body)))
+            needed = [t for t in used if len(groups) == 1 or argument_name(t) in words]
+            functions += _function(name, [program.stages[n] for n in group], needed, body)
+            lines.append(f"lib.{name}({', '.join(argument_name(t) for t in needed)})")
+    lines += library_lines(program, len(program.stages))
+    source = "\n".join([_prelude(kernel, used), *functions])
+    return module_source(program, design, _TITLE, _library(source, kernel), lines, kernel.tunables)
+
+
+def _stage_groups(program: Program) -> tuple[list[list[int]], list[list[str]]]:
+    """The stages without a library call in between, and the library calls before each group."""
+    groups: list[list[int]] = [[]]
+    calls: list[list[str]] = [[]]
+    for number in range(len(program.stages)):
+        if lines := library_lines(program, number):
+            groups.append([])
+            calls.append(lines)
+        groups[-1].append(number)
+    return groups, calls
 
 
 def _stage(kernel: CppKernel, stage: Stage, design: Design, number: int) -> list[str]:
@@ -73,17 +96,17 @@ def _prelude(kernel: CppKernel, used: Sequence[Tensor]) -> str:
     return "\n".join(parts)
 
 
-def _function(program: Program, used: Sequence[Tensor], body: list[str]) -> list[str]:
+def _function(name: str, stages: Sequence[Stage], used: Sequence[Tensor], body: list[str]) -> list[str]:
     arguments = []
     for tensor in used:
-        const = "const " if tensor.role in ("input", "parameter") else ""
+        const = "const " if tensor.role in ("input", "parameter", "library") else ""
         arguments.append(f"{const}{STORAGE_TYPES[tensor.dtype]}* __restrict__ {argument_name(tensor)}")
     totals = []
-    for total in (total for stage in program.stages for total in stage.totals):
+    for total in (total for stage in stages for total in stage.totals):
         ctype = accumulator_type(total.value.dtype)
         totals.append(f"{ctype} {total.name} = {identity_element(total.kind, ctype)};")
     region = ["#pragma omp parallel", "{", *indented(body), "}"]
-    return [f'extern "C" void run({", ".join(arguments)}) {{', *indented([*totals, *region]), "}"]
+    return [f'extern "C" void {name}({", ".join(arguments)}) {{', *indented([*totals, *region]), "}"]
 
 
 def _library(source: str, kernel: CppKernel) -> str:
@@ -94,11 +117,10 @@ def _library(source: str, kernel: CppKernel) -> str:
     )
 
 
-def _call(used: Sequence[Tensor], kernel: CppKernel) -> list[str]:
-    allocations = [
+def _allocations(kernel: CppKernel) -> list[str]:
+    return [
         f"{name} = torch.empty({size}, dtype=torch.{dtype})" for name, (dtype, size) in kernel.scratch.items()
     ]
-    return [*allocations, f"lib.run({', '.join(argument_name(t) for t in used)})"]
 
 
 BACKEND = Backend("cpp", "cpu", write, moves.seeds, moves.MOVES, moves.fallbacks)

@@ -42,22 +42,29 @@ def write(program: Program, design: Design) -> str:
     """Returns the candidate's source."""
     pointers = {tensor.name: python_module.argument_name(tensor) for tensor in program.tensors}
     builder = CudaSourceBuilder(program, design.math, pointers)
+    groups: list[list[CudaKernel]] = [builder.kernels]
+    calls: list[list[str]] = []
     for number, (stage, stage_design) in enumerate(zip(program.stages, design.stages, strict=True)):
+        if library_lines := python_module.library_lines(program, number):
+            calls.append(library_lines)
+            builder.kernels = []
+            groups.append(builder.kernels)
         remaining: Stage | None = stage
         if is_matmul(stage, stage_design):
             remaining = CudaMatmul(builder, stage, stage_design, number, design.precision).write()
             stage_design = replace(stage_design, order="rows", split=1)
         if remaining:
             _write_stage(builder, remaining, stage_design, number)
+    builder.kernels = [kernel for group in groups for kernel in group]
     program = replace(program, tensors=(*program.tensors, *builder.temporaries))
-    used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in builder.kernels)]
-    source = "\n".join([_header(program, builder), *_kernels(builder), *_launcher(builder, used)])
+    launchers, call = _launchers(builder, program, groups, calls)
+    source = "\n".join([_header(program, builder), *_kernels(builder), *launchers])
     flags = [] if design.math == "library" else [f'"{flag}"' for flag in FAST_FLAGS]
     flags += [f'f"-D{name}={{{name}}}"' for name in builder.tunables]
     constraints = "".join(f"# tune-if: {constraint}\n" for constraint in builder.constraints)
     library = f'lib = runtime.cuda(\n    r"""\n{source}\n""",\n    flags=[{", ".join(flags)}],\n)'
     kernels = f"{constraints}from kernelpro import runtime\n\n{library}"
-    call = [f"lib.run({', '.join(builder.pointer(name) for name in used)})"]
+    call += python_module.library_lines(program, len(program.stages))
     title = "Written by the playbook in CUDA C++."
     return python_module.module_source(program, design, title, kernels, call, builder.tunables)
 
@@ -99,22 +106,38 @@ def _argument(builder: CudaSourceBuilder, tensor: str, written: set[str], qualif
     return f"{const}{STORAGE_TYPES[builder.tensors[tensor].dtype]}*{qualifier} {builder.pointer(tensor)}"
 
 
-def _launcher(builder: CudaSourceBuilder, used: list[str]) -> list[str]:
+def _launchers(
+    builder: CudaSourceBuilder, program: Program, groups: list[list[CudaKernel]], calls: list[list[str]]
+) -> tuple[list[str], list[str]]:
+    """A host function for each group of kernels without a library call in between, and the lines that call
+    them."""
+    source, lines = list[str](), list[str]()
+    for number, group in enumerate(groups):
+        lines += calls[number - 1] if number else []
+        if group:
+            name = "run" if len(groups) == 1 else f"run{number}"
+            used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in group)]
+            source += _launcher(builder, name, group, used)
+            lines.append(f"lib.{name}({', '.join(builder.pointer(tensor) for tensor in used)})")
+    return source, lines
+
+
+def _launcher(builder: CudaSourceBuilder, name: str, kernels: list[CudaKernel], used: list[str]) -> list[str]:
     """The host function: it checks alignment, requests dynamic shared memory and launches the kernels."""
-    written = {name for kernel in builder.kernels for name in kernel.written}
-    arguments = [_argument(builder, name, written) for name in used]
+    written = {tensor for kernel in kernels for tensor in kernel.written}
+    arguments = [_argument(builder, tensor, written) for tensor in used]
     body = []
     aligned = [
-        f"size_t({builder.pointer(name)})"
-        for name in used
-        if name in builder.vectorized and builder.tensors[name].role in ("input", "parameter")
+        f"size_t({builder.pointer(tensor)})"
+        for tensor in used
+        if tensor in builder.vectorized and builder.tensors[tensor].role in ("input", "parameter")
     ]
     if aligned:
         body += [f"if (({' | '.join(aligned)}) % 16) return cudaErrorMisalignedAddress;"]
-    for kernel in builder.kernels:
+    for kernel in kernels:
         body += _launch(builder, kernel)
     return [
-        f'extern "C" int run({", ".join([*arguments, "cudaStream_t stream"])}) {{',
+        f'extern "C" int {name}({", ".join([*arguments, "cudaStream_t stream"])}) {{',
         *indented([*body, "return cudaGetLastError();"]),
         "}",
     ]

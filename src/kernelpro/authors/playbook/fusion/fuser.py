@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import reduce
 from math import prod
+from typing import Literal
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.fusion.loop_simplification import simplify_loops
 from kernelpro.authors.playbook.fusion.stage_builder import (
     CannotFuse,
+    CannotSplit,
     FusionAttempt,
     StageBuilder,
     build_with_loop_splits,
     find_split,
 )
+from kernelpro.authors.playbook.graph.library import LibraryForm
 from kernelpro.authors.playbook.graph.lowering import lower
 from kernelpro.authors.playbook.graph.values import (
     Indices,
+    InputValue,
+    LibraryResult,
     LoopSplitRequired,
     Materialized,
     Matmul,
@@ -39,18 +44,38 @@ from kernelpro.authors.playbook.graph.values import (
 )
 from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
 from kernelpro.authors.playbook.ir.indices import Loops, LoopVar, constant, flatten, unflatten, variable
-from kernelpro.authors.playbook.ir.stages import MatrixProduct, Program, ReduceStep, StoreStep, Tensor, Total
+from kernelpro.authors.playbook.ir.stages import (
+    LibraryCall,
+    MatrixProduct,
+    Program,
+    ReduceStep,
+    StoreStep,
+    Tensor,
+    Total,
+)
 from kernelpro.records import Graph
 
 
-def fuse(graph: Graph) -> Program:
-    """The graph as a program. Raises NoProposal, which names the operator, for what is not supported."""
-    return _Fuser(graph).program()
+def fuse(graph: Graph, form: LibraryForm = "own") -> Program:
+    """The graph as a program; `form` says which operators torch computes. Raises NoProposal, which names the
+    operator, for what is not supported."""
+    stored: frozenset[str] = frozenset()
+    while True:
+        try:
+            return _Fuser(graph, form, stored).program()
+        except (LoopSplitRequired, CannotSplit) as error:
+            if not error.node or error.node in stored:
+                raise NoProposal(
+                    "the playbook cannot split a loop over concatenated tensors read in another order"
+                ) from None
+            stored |= {error.node}
 
 
 class _Fuser:
-    def __init__(self, graph: Graph):
-        self._graph, self._values, self._builder = graph, lower(graph), ExprBuilder()
+    def __init__(self, graph: Graph, form: LibraryForm, stored: frozenset[str]):
+        self._graph, self._values, self._builder = graph, lower(graph, form, stored), ExprBuilder()
+        self._library: list[tuple[LibraryResult, int]] = []
+        """Library calls, each with its position among the stages."""
         self._stages: list[StageBuilder] = []
         self._stage_of: dict[StageValue, StageBuilder] = {}
         self._temporaries: dict[StageValue, Tensor] = {}
@@ -68,14 +93,29 @@ class _Fuser:
             if node.op in ("input", "parameter")
         ]
         results = [Tensor(f"out{i}", value.shape, value.dtype, "output") for i, value in enumerate(outputs)]
-        for tensor, value in zip(results, outputs, strict=True):
-            self._store(value, tensor)
+        for i, (tensor, value) in enumerate(zip(results, outputs, strict=True)):
+            if isinstance(value, LibraryResult):
+                results[i] = self._temporary(value)
+            else:
+                self._store(value, tensor)
         builders = [stage for stage in self._stages if stage.steps or stage.totals]
+        calls = tuple(self._library_call(value, position, builders) for value, position in self._library)
         stages = tuple(simplify_loops(stage.stage(), self._builder) for stage in builders)
         stored = {step.tensor for stage in stages for step in (*stage.stores, *stage.epilogue)}
-        temporaries = [tensor for tensor in self._temporaries.values() if tensor.name in stored]
+        stored |= {call.tensor for call in calls}
         names = tuple(tensor.name for tensor in results)
-        return Program((*arguments, *results, *temporaries), stages, names, graph.single)
+        temporaries = [t for t in self._temporaries.values() if t.name in stored and t.name not in names]
+        return Program((*arguments, *results, *temporaries), stages, names, graph.single, calls)
+
+    def _library_call(self, value: LibraryResult, position: int, builders: list[StageBuilder]) -> LibraryCall:
+        names = [
+            source.name if isinstance(source, InputValue) else self._temporary(source).name
+            for source in value.sources
+            if isinstance(source, (InputValue, StageValue))
+        ]
+        before = sum(stage.position < position for stage in builders)
+        text = value.text.format(*(f"{{{name}}}" for name in names))
+        return LibraryCall(value.op, self._temporary(value).name, text, before)
 
     def _output(self, name: str) -> Value:
         value = self._values[name]
@@ -91,11 +131,15 @@ class _Fuser:
             self._place_scan(value)
         elif isinstance(value, Matmul):
             self._place_matmul(value)
+        elif isinstance(value, LibraryResult):
+            stage = self._stage_of[value] = self._new_stage(())
+            stage.is_library = True
+            self._library.append((value, stage.position))
         else:
             self._stage_of[value] = self._store(value.sources[0], self._temporary(value))
 
     def _place_reduction(self, value: Reduction) -> None:
-        for stage in reversed(self._stages):
+        for stage in self._own_stages():
             if stage.rows == prod(value.shape) and self._try(self._add_reduction, stage, value):
                 return
             over_rows = prod(value.shape) == 1 and stage.rows == prod(value.inner)
@@ -182,7 +226,7 @@ class _Fuser:
         """Stores a value in the stage that computes what it depends on, else in a stage that iterates over
         its shape, else in a stage of its own."""
         for needs_dependency in (True, False):
-            for stage in reversed(self._stages):
+            for stage in self._own_stages():
                 if needs_dependency and self._store_in_epilogue(stage, value, tensor):
                     return stage
                 for indices, loops in stage.mappings(value.shape):
@@ -278,18 +322,17 @@ class _Fuser:
         split: LoopSplitRequired,
         loops: Loops,
     ) -> StageBuilder:
-        try:
-            var, bound = find_split(split, loops)
-        except CannotFuse:
-            raise NoProposal(
-                "the playbook cannot split a loop over concatenated tensors that are read in another order"
-            ) from None
+        var, bound = find_split(split, loops)
         dim = loops.index(var)
         start, size = region[dim]
         for half in ((start, bound), (start + bound, size - bound)):
             neighbor = self._store_alone(value, tensor, (*region[:dim], half, *region[dim + 1 :]), neighbor)
         assert neighbor
         return neighbor
+
+    def _own_stages(self) -> list[StageBuilder]:
+        """The stages that the playbook writes, the last one first."""
+        return [stage for stage in reversed(self._stages) if not stage.is_library]
 
     def _new_stage(self, shape: Shape) -> StageBuilder:
         outer = tuple(LoopVar(f"o{d}", size) for d, size in enumerate(shape))
@@ -307,13 +350,16 @@ class _Fuser:
     def _temporary(self, value: StageValue) -> Tensor:
         """The temporary of a value. It becomes part of the program only if a stage stores it."""
         if value not in self._temporaries:
-            self._temporaries[value] = Tensor(self._new_name("tmp"), value.shape, value.dtype, "temporary")
+            role: Literal["library", "temporary"] = (
+                "library" if isinstance(value, LibraryResult) else "temporary"
+            )
+            self._temporaries[value] = Tensor(self._new_name("tmp"), value.shape, value.dtype, role)
         return self._temporaries[value]
 
     def _accept(self, attempt: FusionAttempt) -> None:
         """Makes earlier stages store the temporaries that an attempt requires."""
         for value in attempt.required_temporaries:
-            if isinstance(value, Materialized):
+            if isinstance(value, (Materialized, LibraryResult)):
                 continue
             stage, name = self._stage_of[value], self._temporary(value).name
             if any(isinstance(s, StoreStep) and s.tensor == name for s in (*stage.steps, *stage.epilogue)):

@@ -33,6 +33,14 @@ class CannotFuse(Exception):
     """The stage does not have the requested element at these indices."""
 
 
+class CannotSplit(CannotFuse):
+    """A loop reads concatenated tensors in an order in which it cannot be split; `node` concatenates them."""
+
+    def __init__(self, node: str):
+        super().__init__(node)
+        self.node = node
+
+
 @dataclass
 class StageBuilder:
     """Collects the steps of a stage. Steps over the same shape share their loops, so that they can share a
@@ -42,6 +50,8 @@ class StageBuilder:
     """Among the stages of the program."""
     outer: Loops
     builder: ExprBuilder
+    is_library: bool = False
+    """Whether it only marks the position of a library call."""
     steps: list[StageStep] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     epilogue: list[StoreStep] = field(default_factory=list)
@@ -197,10 +207,10 @@ def build_with_loop_splits(
 
 
 def find_split(split: LoopSplitRequired, loops: Sequence[LoopVar]) -> tuple[LoopVar, int]:
-    """The loop to split, and where; raises CannotFuse if the index is not a loop variable plus a constant."""
+    """The loop to split, and where; raises CannotSplit if the index is no loop variable plus a constant."""
     if len(split.index.terms) == 1:
         ((var, factor),) = split.index.terms
         bound = split.bound - split.index.constant
         if factor == 1 and isinstance(var, LoopVar) and var in loops and 0 < bound < var.extent:
             return var, bound
-    raise CannotFuse
+    raise CannotSplit(split.node)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kernelpro.authors.author import NoProposal
-from kernelpro.authors.playbook.graph import elementwise, matmul_and_conv, reductions, shapes
+from kernelpro.authors.playbook.graph import elementwise, library, matmul_and_conv, reductions, shapes
 from kernelpro.authors.playbook.graph.operator_call import Handler, OperatorCall, Result
-from kernelpro.authors.playbook.graph.values import InputValue, Value
+from kernelpro.authors.playbook.graph.values import Concat, InputValue, Materialized, Value, View
 from kernelpro.records import Graph
 
 HANDLERS: dict[str, Handler] = {
@@ -20,9 +22,12 @@ _MAX_OPERATORS = 400
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
 
 
-def lower(graph: Graph) -> dict[str, Result]:
-    """The value of every node by its name. Raises NoProposal, which names the operator, for what is not
-    supported."""
+def lower(
+    graph: Graph, form: library.LibraryForm = "own", stored: frozenset[str] = frozenset()
+) -> dict[str, Result]:
+    """The value of every node by its name. `form` says which operators torch computes; the results of the
+    operators in `stored` are written to memory before they are read. Raises NoProposal, which names the
+    operator, for what is not supported."""
     if len(graph.nodes) > _MAX_OPERATORS:
         raise NoProposal(
             f"the playbook supports up to {_MAX_OPERATORS} operators; the task has {len(graph.nodes)}"
@@ -35,11 +40,27 @@ def lower(graph: Graph) -> dict[str, Result]:
             values[node.name] = InputValue(node.name, node.shape, node.dtype)
             continue
         call = OperatorCall(node, values)
-        if call.name not in HANDLERS:
+        from_library = library.call_library(call, form) if form != "own" else None
+        if from_library is None and call.name not in HANDLERS:
             raise NoProposal(f"the playbook does not support the operator {node.op}")
-        result = HANDLERS[call.name](call)
+        result = from_library or HANDLERS[call.name](call)
         if isinstance(result, Value) and result.shape != tuple(node.shape):
             computed, actual = list(result.shape), list(node.shape)
             raise NoProposal(f"the playbook computes shape {computed} for {node.op}, which returns {actual}")
-        values[node.name] = result
+        for concat in _concatenations(result):
+            concat.node = node.name
+        values[node.name] = (
+            Materialized(result) if node.name in stored and isinstance(result, Value) else result
+        )
     return values
+
+
+def _concatenations(result: Result) -> Iterator[Concat]:
+    """The concatenations of an operator that have no node yet: a padding is several, one inside the other."""
+    pending = [result] if isinstance(result, Value) else []
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Concat) and not value.node:
+            yield value
+        if isinstance(value, (View, Concat)) and not (isinstance(value, Concat) and value.node):
+            pending += value.sources

@@ -28,7 +28,8 @@ from kernelpro.authors.playbook.ir.indices import constant, reshape
 
 def reshaped(source: Value, shape: Sequence[int]) -> Value:
     """The source with another shape."""
-    return View(source, shape, lambda indices: reshape(indices, shape, source.shape))
+    method = f".reshape({tuple(shape)})"
+    return View(source, shape, lambda indices: reshape(indices, shape, source.shape), method)
 
 
 def permuted(source: Value, dims: Sequence[int]) -> Value:
@@ -38,6 +39,7 @@ def permuted(source: Value, dims: Sequence[int]) -> Value:
         source,
         [source.shape[d] for d in dims],
         lambda indices: tuple(indices[dims.index(d)] for d in range(len(dims))),
+        f".permute({tuple(dims)})",
     )
 
 
@@ -63,7 +65,8 @@ def selected(source: Value, dim: int, index: int) -> Value:
 
 def expanded(source: Value, shape: Sequence[int]) -> Value:
     """The source broadcast to a shape."""
-    return View(source, shape, lambda indices: broadcast_indices(indices, source.shape))
+    method = f".expand({tuple(shape)})"
+    return View(source, shape, lambda indices: broadcast_indices(indices, source.shape), method)
 
 
 def filled(value: float, shape: Sequence[int], dtype: str) -> Value:

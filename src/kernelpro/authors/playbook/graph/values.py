@@ -33,11 +33,11 @@ class LoweringContext(Protocol):
 
 class LoopSplitRequired(Exception):
     """The element at `index` has one source below `bound` and another one from `bound` on: the consumer must
-    split its loop there."""
+    split its loop there, or the operator `node` that concatenates must be stored first."""
 
-    def __init__(self, index: IndexExpr, bound: int):
+    def __init__(self, index: IndexExpr, bound: int, node: str):
         super().__init__(f"{index} crosses {bound}")
-        self.index, self.bound = index, bound
+        self.index, self.bound, self.node = index, bound, node
 
 
 class Value(ABC):
@@ -77,11 +77,14 @@ class Elementwise(Value):
 
 
 class View(Value):
-    """The source at indices that `remap` computes."""
+    """The source at indices that `remap` computes. `method` is the call on a tensor that returns the same
+    view, such as `.permute(1, 0)`, if there is one."""
 
-    def __init__(self, source: Value, shape: Sequence[int], remap: Callable[[Indices], Indices]):
+    def __init__(
+        self, source: Value, shape: Sequence[int], remap: Callable[[Indices], Indices], method: str = ""
+    ):
         super().__init__(shape, source.dtype, [source])
-        self._remap = remap
+        self._remap, self.method = remap, method
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
         """Return the element at these indices."""
@@ -126,7 +129,8 @@ class Concat(Value):
 
     def __init__(self, sources: Sequence[Value], dim: int, shape: Sequence[int], dtype: str):
         super().__init__(shape, dtype, sources)
-        self._dim = dim
+        self._dim, self.node = dim, ""
+        """node: the operator of the graph that it belongs to."""
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
         """Return the element at these indices."""
@@ -138,7 +142,7 @@ class Concat(Value):
                 shifted = (*indices[: self._dim], indices[self._dim] - start, *indices[self._dim + 1 :])
                 return context.builder.cast(context.element(source, shifted), self.dtype)
             if start <= low < end:
-                raise LoopSplitRequired(indices[self._dim], end)
+                raise LoopSplitRequired(indices[self._dim], end, self.node)
             start = end
         raise AssertionError(f"{indices[self._dim]} lies outside {self.shape}")
 
@@ -203,6 +207,14 @@ class Materialized(StageValue):
         super().__init__(source.shape, source.dtype, [source])
 
 
+class LibraryResult(StageValue):
+    """The result of a library call. `text` is the call; `{0}` stands for the first source."""
+
+    def __init__(self, op: str, text: str, shape: Sequence[int], dtype: str, sources: Sequence[Value]):
+        super().__init__(shape, dtype, sources)
+        self.op, self.text = op, text
+
+
 def broadcast_indices(indices: Indices, shape: Sequence[int]) -> Indices:
     """The indices into a source that is broadcast: without leading dimensions, 0 where its size is 1."""
     trailing = indices[len(indices) - len(shape) :]
@@ -224,11 +236,11 @@ def reduce_dims(kind: ReduceKind, source: Value, dims: Sequence[int]) -> Reducti
 
 
 def materialize_unless_input(value: Value) -> Value:
-    """The value if it is a view of an input; otherwise materialized."""
+    """The value if it is a view of an input or of a library call's result; otherwise materialized."""
     base = value
     while isinstance(base, View):
         base = base.sources[0]
-    return value if isinstance(base, InputValue) else Materialized(value)
+    return value if isinstance(base, (InputValue, LibraryResult)) else Materialized(value)
 
 
 def materialize_if_staged(value: Value) -> Value:
@@ -236,7 +248,7 @@ def materialize_if_staged(value: Value) -> Value:
     stack, visited = [value], set[int]()
     while stack:
         source = stack.pop()
-        if isinstance(source, Materialized) or id(source) in visited:
+        if isinstance(source, (Materialized, LibraryResult)) or id(source) in visited:
             continue
         if isinstance(source, StageValue):
             return Materialized(value)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from kernelpro.authors.playbook.algebra.graph_editor import Rewrite
 from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
 from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, iterations
 
@@ -30,7 +31,8 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    role: Literal["input", "parameter", "output", "temporary"]
+    role: Literal["input", "parameter", "output", "temporary", "library"]
+    """library: the result of a library call, which allocates it."""
     path: str = ""
     """Where an input or a parameter is found; see records.Node."""
 
@@ -143,6 +145,20 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class LibraryCall:
+    """An operator that torch computes, because its kernels are near the limit of the hardware already."""
+
+    op: str
+    """The function's name, such as conv2d."""
+    tensor: str
+    """Its result."""
+    text: str
+    """The Python expression; `{name}` stands for a tensor."""
+    before: int
+    """The stage before which it runs; the number of stages for a call after the last one."""
+
+
+@dataclass(frozen=True)
 class Program:
     """The stages of a task's operator graph."""
 
@@ -152,6 +168,10 @@ class Program:
     outputs: tuple[str, ...]
     single_output: bool
     """Whether the model returns a tensor instead of a tuple."""
+    library_calls: tuple[LibraryCall, ...] = ()
+    """In the order of execution."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """The algebra that led from the task's graph to this program."""
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""

@@ -92,13 +92,16 @@ class Design:
     float32, so that values near zero have few correct digits."""
     precision: Literal["fp32", "tf32"] = "tf32"
     """GPU products: how float32 operands are multiplied."""
+    form: str = "own"
+    """Which program of the task it schedules (forms.py)."""
 
     def to_comment(self) -> str:
         """The comment line; fields with their default value are left out."""
         defaults = asdict(StageDesign())
         stages = [{k: v for k, v in asdict(stage).items() if v != defaults[k]} for stage in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
-        data = {"language": self.language, "math": self.math, **precision, "stages": stages}
+        form = {"form": self.form} if self.form != "own" else {}
+        data = {"language": self.language, "math": self.math, **precision, **form, "stages": stages}
         return _PREFIX + json.dumps(data)
 
     def with_all_stages(self, **changes: Any) -> Design:
@@ -124,6 +127,7 @@ def parse_design(source: str) -> Design:
             tuple(StageDesign(**stage) for stage in stages),
             data["math"],
             data.get("precision", "tf32"),
+            data.get("form", "own"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise NoProposal(f"the parent's '# playbook:' line is invalid: {error}") from None

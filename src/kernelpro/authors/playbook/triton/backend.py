@@ -29,11 +29,13 @@ def write(program: Program, design: Design) -> str:
     """Returns the candidate's source."""
     builder = TritonSourceBuilder(program, design.math)
     for number, (stage, stage_design) in enumerate(zip(program.stages, design.stages, strict=True)):
+        builder.launches += python_module.library_lines(program, number)
         remaining: Stage | None = stage
         if is_matmul(stage, stage_design):
             remaining = TritonMatmul(builder, stage, stage_design, number, design.precision).write()
         if remaining:
             _stage_kernel(builder, remaining, stage_design, number).write()
+    builder.launches += python_module.library_lines(program, len(program.stages))
     called = functions(builder.printer.functions, design.math)
     imports = _IMPORTS + (LIBDEVICE if any("libdevice." in text for text in called) else "") + "\n"
     source = "\n\n".join([*called, *builder.sources])

@@ -132,7 +132,7 @@ def _row_design(stage: Stage) -> StageDesign:
     padded = power_of_two(width)
     if _is_short_window(stage):
         return StageDesign(order="strips", threads=256, vector_width=2)
-    if _rows_are_contiguous(stage):
+    if rows_are_contiguous(stage):
         coarsening = min(64, power_of_two(rows))
         if padded * coarsening <= _TILE_ELEMENTS * 4:
             return StageDesign(cache_row=True, coarsening=coarsening, threads=256)
@@ -158,10 +158,10 @@ def _is_short_window(stage: Stage) -> bool:
         return False
     if nodes_of([step.value for step in stage.reductions], "row"):
         return False
-    return _rows_are_contiguous(stage) or stage.reductions[0].loops[-1].extent < 16
+    return rows_are_contiguous(stage) or stage.reductions[0].loops[-1].extent < 16
 
 
-def _rows_are_contiguous(stage: Stage) -> bool:
+def rows_are_contiguous(stage: Stage) -> bool:
     """Whether most loads are contiguous across rows, not along them."""
     across: list[bool] = []
     for step in stage.steps:

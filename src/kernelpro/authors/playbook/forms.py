@@ -1,0 +1,58 @@
+"""The forms of a task: the programs that the playbook can schedule, by name.
+
+own             everything is written by the playbook, after algebra
+library         torch computes large products, convolutions and attention; the rest is fused around the calls
+channels_last   the same, with the channels of convolutions innermost in memory
+plain, plain_library   without algebra, if algebra changed anything: for tasks on which it fails
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelpro.authors.author import NoProposal
+from kernelpro.authors.playbook.algebra.simplify import simplify
+from kernelpro.authors.playbook.fusion.fuser import fuse
+from kernelpro.authors.playbook.graph.library import LibraryForm
+from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.records import Graph, Target
+
+PLAIN_FORMS = ("plain", "plain_library")
+
+
+def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
+    """The programs of a task by form, the most promising first. Raises NoProposal, with the reasons, if there
+    is none."""
+    simplified, rewrites = simplify(graph)
+    forms: list[tuple[str, Graph, LibraryForm]] = [("library", simplified, "library")]
+    forms += [("channels_last", simplified, "channels_last")] if target == "cuda" else []
+    forms += [("own", simplified, "own")]
+    if rewrites:
+        forms += [("plain_library", graph, "library"), ("plain", graph, "own")]
+    programs: dict[str, Program] = {}
+    reasons: dict[str, None] = {}
+    for name, source, form in forms:
+        try:
+            program = _program(source, form)
+        except NoProposal as reason:
+            reasons[str(reason)] = None
+            continue
+        if program is not None and not any(_same(program, other) for other in programs.values()):
+            programs[name] = program if name in PLAIN_FORMS else replace(program, rewrites=rewrites)
+    if not programs:
+        raise NoProposal("; ".join(reasons) or "nothing remains to be written around the library's calls")
+    return programs
+
+
+def _program(graph: Graph, form: LibraryForm) -> Program | None:
+    """The program of a graph; None if the form is pointless: without library calls, or without stages."""
+    program = fuse(graph, form)
+    return program if form == "own" or (program.library_calls and program.stages) else None
+
+
+def _same(one: Program, other: Program) -> bool:
+    """Whether two programs make the same library calls around the same number of stages."""
+    return bool(one.library_calls) and (one.library_calls, one.tensors) == (
+        other.library_calls,
+        other.tensors,
+    )

@@ -1,0 +1,144 @@
+"""Forms of a task: algebra, library calls with fused kernels around them, and channels innermost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_on_cpu import compiler
+from playbook_harness import KernelChecker, make_task, operator_graph_of
+
+from kernelpro import runtime
+from kernelpro.authors.author import Assignment, Draft, KnownCandidate, NoProposal
+from kernelpro.authors.playbook.forms import PLAIN_FORMS, programs_of
+from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.authors.playbook.schedule.design import parse_design
+from kernelpro.records import Action, Target, Task
+
+COLLAPSES = make_task(
+    "x = (self.m(a) / 2).sum(1, keepdim=True); return torch.logsumexp(x, 1, keepdim=True) * 1.5",
+    "torch.randn(20, 48)",
+    "self.m = nn.Linear(48, 64)",
+)
+POOLED = make_task(
+    "torch.mean(self.m(a) * 0.5, dim=[2, 3], keepdim=True)",
+    "torch.randn(2, 16, 9, 10)",
+    "self.m = nn.ConvTranspose2d(16, 24, 3, stride=2, padding=1, output_padding=1)",
+)
+NORMED = make_task(
+    "self.n(F.relu(self.m(a) * 2)) + 1",
+    "torch.randn(2, 16, 9, 9)",
+    "self.m = nn.ConvTranspose2d(16, 32, 3, stride=2); self.n = nn.GroupNorm(4, 32)",
+)
+CHAIN = make_task(
+    "return F.max_pool2d(torch.tanh(self.v(F.relu(self.m(a)))) + 1, 2)",
+    "torch.randn(2, 16, 12, 12)",
+    "self.m = nn.Conv2d(16, 20, 3, padding=1); self.v = nn.Conv2d(20, 24, 3, dilation=2)",
+)
+ATTENTION = make_task(
+    "return F.gelu(self.m(F.scaled_dot_product_attention(a, b, c, is_causal=True)) + a)",
+    "*(torch.randn(2, 3, 20, 32) for _ in range(3))",
+    "self.m = nn.Linear(32, 32)",
+)
+TASKS = {"collapses": COLLAPSES, "pooled": POOLED, "normed": NORMED, "chain": CHAIN, "attention": ATTENTION}
+
+
+@pytest.fixture(autouse=True)
+def _own_builds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+
+
+def make_assignment(task: Task, action: Action, target: Target, language: str, **known: Any) -> Assignment:
+    graph = operator_graph_of(task)
+    return Assignment(0, action, task, target, "fp32", 0.0, {}, graph=graph, languages=(language,), **known)
+
+
+def first_sources(task: Task, target: Target, language: str) -> dict[str, str]:
+    """The first draft of each form."""
+    sources: dict[str, str] = {}
+    for draft in Playbook().seed_drafts(make_assignment(task, "seed", target, language)):
+        sources.setdefault(parse_design(draft.source).form, draft.source)
+    return sources
+
+
+def checker_of(task: Task, target: Target, folder: Path) -> KernelChecker:
+    return KernelChecker(
+        task, folder, program=next(iter(programs_of(operator_graph_of(task), target).values()))
+    )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_form_is_within_the_judges_tolerance(name: str, tmp_path: Path) -> None:
+    """On all distributions of inputs that the judge draws."""
+    sources = first_sources(TASKS[name], "cpu", "cpp")
+    assert ("library" in sources) is (name != "collapses")
+    checker = checker_of(TASKS[name], "cpu", tmp_path)
+    for form, source in sources.items():
+        excesses = checker.excesses(source)
+        assert max(excesses.values()) <= 1, (form, excesses)
+
+
+@pytest.mark.parametrize("name", ["normed", "chain"])
+def test_channels_last_is_correct_in_cuda(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "cuda", compiler(tmp_path_factory.mktemp("cuda")))
+    sources = first_sources(TASKS[name], "cuda", "cuda")
+    assert sources["channels_last"].count("torch.channels_last") == sources["channels_last"].count(
+        "torch.conv"
+    )
+    checker = checker_of(TASKS[name], "cuda", tmp_path)
+    for form in ("library", "channels_last"):
+        assert max(checker.source_errors(sources[form])) < 8, form
+
+
+def test_library_calls_are_declared_and_biases_fused() -> None:
+    source = first_sources(CHAIN, "cpu", "cpp")["library"]
+    assert "# library-calls: conv2d\n" in source
+    assert source.count("torch.conv2d(") == 2 and "bias=" not in source
+
+
+def test_a_task_that_is_one_library_call_has_no_library_form() -> None:
+    task = make_task(
+        "self.m(a)", "torch.randn(2, 16, 9, 9)", "self.m = nn.ConvTranspose2d(16, 32, 3, bias=False)"
+    )
+    with pytest.raises(NoProposal, match="conv_transpose2d"):
+        programs_of(operator_graph_of(task), "cpu")
+
+
+def test_the_algebra_is_explained_in_the_source() -> None:
+    source = first_sources(COLLAPSES, "cpu", "cpp")["own"]
+    assert "- reduction before product: the sum of linear's results is one dot product a row" in source
+
+
+def test_folded_weights_follow_their_parameters(tmp_path: Path) -> None:
+    """Also an update that torch does not count as one: through `.data`."""
+    checker = checker_of(POOLED, "cpu", tmp_path)
+    model = checker._candidate(first_sources(POOLED, "cpu", "cpp")["own"])
+    x = torch.randn(2, 16, 9, 10)
+    with torch.no_grad():
+        before = model(x)
+        model.get_parameter("m.weight").data.mul_(2.0)
+        model.get_parameter("m.bias").data.mul_(2.0)
+        torch.testing.assert_close(model(x), 2 * before)
+
+
+def test_a_failed_design_falls_back_to_the_task_as_given() -> None:
+    """After the simpler designs of the same program."""
+
+    def write(action: Action, attempt: int, **known: Any) -> Draft:
+        assignment = make_assignment(COLLAPSES, action, "cpu", "cpp", attempt=attempt, **known)
+        return asyncio.run(Playbook().write(assignment))
+
+    seed = write("seed", 0)
+    forms = []
+    for attempt in range(10):
+        try:
+            draft = write("debug", attempt, parent=KnownCandidate(0, seed.source, seed.plan, None))
+        except NoProposal:
+            break
+        forms.append(parse_design(draft.source).form)
+    assert forms[-1] in PLAIN_FORMS
