@@ -47,10 +47,11 @@ LAB = (
     ("worker",),
 )
 PLAYBOOK = (
+    ("algebra",),
     ("ir",),
     ("graph", "schedule"),
     ("fusion", "codegen"),
-    ("cpp", "triton"),
+    ("cpp", "triton", "forms"),
     ("cuda",),
     ("playbook",),
 )

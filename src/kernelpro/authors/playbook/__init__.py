@@ -1,12 +1,14 @@
 """The playbook writes kernels without a language model: a small compiler with a search over schedules.
 
-1. graph/      lowers the task's operator graph (records.Graph) to lazy values.
-2. fusion/     fuses the values into as few stages as possible.
-3. ir/         defines those stages (loop nests), their expressions and index expressions: the program.
-4. schedule/   describes how a program is executed (its design), and the moves from one design to the next.
-5. codegen/    holds what all backends share: printing expressions, and the Python module around a kernel.
-6. cpp/, triton/, cuda/   are the backends: they write a program with a design as a candidate's source file.
-7. playbook.py is the author: seeds, moves chosen by findings, and simpler designs after a failure.
+1. algebra/    simplifies the task's operator graph (records.Graph), each step with its reason.
+2. graph/      lowers the graph to lazy values; large products and convolutions may become library calls.
+3. fusion/     fuses the values into as few stages as possible.
+4. ir/         defines those stages (loop nests), their expressions and index expressions: the program.
+5. forms.py    makes the programs of a task: all written here, or fused around library calls.
+6. schedule/   describes how a program is executed (its design), and the moves from one design to the next.
+7. codegen/    holds what all backends share: printing expressions, and the Python module around a kernel.
+8. cpp/, triton/, cuda/   are the backends: they write a program with a design as a candidate's source file.
+9. playbook.py is the author: seeds, moves chosen by findings, and simpler designs after a failure.
 
 To add a language, write a `Backend` (codegen/backend.py) and add it to BACKENDS in playbook.py. It must write
 every `Stage` as ir/stages.py defines it: reductions with and without guards, stores, scans, totals, epilogues

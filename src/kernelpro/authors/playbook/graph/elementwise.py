@@ -284,7 +284,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("add", "sub", "rsub"), _add_or_sub),
     **dict.fromkeys(("logical_not", "bitwise_not"), _logical_not),
     **dict.fromkeys(("addcmul", "addcdiv"), _addcmul_or_addcdiv),
-    "mul": _binary("mul"),
+    **dict.fromkeys(("mul", "multiply"), _binary("mul")),
     "maximum": _binary("max"),
     "minimum": _binary("min"),
     "fmod": _binary("fmod"),

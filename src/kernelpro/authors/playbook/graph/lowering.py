@@ -28,10 +28,9 @@ def lower(
     """The value of every node by its name. `form` says which operators torch computes; the results of the
     operators in `stored` are written to memory before they are read. Raises NoProposal, which names the
     operator, for what is not supported."""
-    if len(graph.nodes) > _MAX_OPERATORS:
-        raise NoProposal(
-            f"the playbook supports up to {_MAX_OPERATORS} operators; the task has {len(graph.nodes)}"
-        )
+    operators = sum(node.op not in ("input", "parameter") for node in graph.nodes)
+    if operators > _MAX_OPERATORS:
+        raise NoProposal(f"the playbook supports up to {_MAX_OPERATORS} operators; the task has {operators}")
     values: dict[str, Result] = {}
     for node in graph.nodes:
         if node.dtype not in (*_DTYPES, "tuple"):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from kernelpro.authors.playbook.graph.operator_call import Handler, OperatorCall
 from kernelpro.authors.playbook.graph.reductions import softmax
-from kernelpro.authors.playbook.graph.shapes import expanded, reshaped, swapped
+from kernelpro.authors.playbook.graph.shapes import expanded, permuted, reshaped, swapped
 from kernelpro.authors.playbook.graph.value_ops import (
     add,
     broadcast_shape,
@@ -71,6 +71,34 @@ def _addmm(call: OperatorCall) -> Value:
     product, addend = matmul(call.value(1), call.value(2)), call.value(0)
     alpha, beta = call.node.kwargs.get("alpha", 1), call.node.kwargs.get("beta", 1)
     return add(product if alpha == 1 else mul(product, alpha), addend if beta == 1 else mul(addend, beta))
+
+
+def _einsum(call: OperatorCall) -> Value:
+    """Of two operands, as one product: their indices are batch, row, column or depth."""
+    equation, operands = call.get(0, "equation").replace(" ", ""), call.get(1, "tensors")
+    inputs, arrow, output = equation.partition("->")
+    left, _, right = inputs.partition(",")
+    letters = (left, right, output)
+    if not arrow or len(operands) != 2 or "." in equation or any(len(set(t)) != len(t) for t in letters):
+        raise call.unsupported(f"of {equation}")
+    sizes = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
+    batch = [i for i in left if i in right and i in output]
+    depth = [i for i in left if i in right and i not in output]
+    rows, columns = ([i for i in side if i not in batch + depth] for side in (left, right))
+    if not depth or set(rows + columns) - set(output):
+        raise call.unsupported(f"of {equation}")
+
+    def arranged(value: Value, letters: str, *groups: list[str]) -> Value:
+        order = [letters.index(i) for group in (batch, *groups) for i in group]
+        shape = [*(sizes[i] for i in batch), *(prod(sizes[i] for i in group) for group in groups)]
+        return reshaped(permuted(value, order), shape)
+
+    product = matmul(
+        arranged(operands[0], left, rows, depth), arranged(operands[1], right, depth, columns)
+    )
+    unfolded = batch + rows + columns
+    result = reshaped(product, [sizes[i] for i in unfolded])
+    return permuted(result, [unfolded.index(i) for i in output])
 
 
 def _attention(call: OperatorCall) -> Value:
@@ -152,7 +180,8 @@ def _pool(kind: Literal["sum", "max"], dims: int) -> Handler:
             raise call.unsupported("that does not count the padding")
         window = _Window(source.shape[-dims:], stride, padding, dilation)
         per_dim = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
-        if any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in per_dim):
+        beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in per_dim)
+        if beyond and kind == "sum":  # the maximum skips what lies beyond the source
             raise call.unsupported("with ceil_mode")
         pooled = _pooled(kind, source, call.shape, kernel, window)
         return mul(pooled, 1 / prod(kernel)) if kind == "sum" else pooled
@@ -212,6 +241,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "linear": _linear,
+    "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     **{f"max_pool{d}d": _pool("max", d) for d in (1, 2, 3)},
     **{f"avg_pool{d}d": _pool("sum", d) for d in (1, 2, 3)},

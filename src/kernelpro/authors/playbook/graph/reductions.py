@@ -337,6 +337,20 @@ def _bce_with_logits(call: OperatorCall) -> Value:
     return _reduce_loss(sub(log1p_exp(x), mul(x, target)), call.get(4, "reduction", _MEAN))
 
 
+def _triplet_margin(call: OperatorCall) -> Value:
+    """Distances are norms of difference plus eps, along the last dimension."""
+    anchor, positive, negative = (call.value(i) for i in range(3))
+    margin, order, eps = call.get(3, "margin", 1.0), call.get(4, "p", 2.0), call.get(5, "eps", 1e-6)
+    if order != 2 or call.get(6, "swap", False) or len({v.shape for v in (anchor, positive, negative)}) != 1:
+        raise call.unsupported("with another norm, swapped distances, or broadcasting")
+
+    def distance(other: Value) -> Value:
+        return op("sqrt", reduce("sum", _squared(add(sub(anchor, other), eps)), [len(anchor.shape) - 1]))
+
+    loss = formula("relu", add(sub(distance(positive), distance(negative)), margin))
+    return _reduce_loss(loss, call.get(7, "reduction", _MEAN))
+
+
 def _cosine_similarity(call: OperatorCall) -> Value:
     shape = broadcast_shape([call.value(i).shape for i in (0, 1)])
     a, b = (expanded(call.value(i), shape) for i in (0, 1))
@@ -394,6 +408,7 @@ HANDLERS: dict[str, Handler] = {
     "binary_cross_entropy": _bce,
     "binary_cross_entropy_with_logits": _bce_with_logits,
     "cosine_similarity": _cosine_similarity,
+    "triplet_margin_loss": _triplet_margin,
     "cumsum": _scan("sum"),
     "cumprod": _scan("prod"),
     "cummax": _running_extremum("max"),

@@ -116,6 +116,11 @@ def _slice(call: OperatorCall) -> Value:
     return sliced(source, dim, start, call.shape[dim], call.get(4, "step", 1))
 
 
+def _narrow(call: OperatorCall) -> Value:
+    dim = call.dim(1, "dim")
+    return sliced(call.value(0), dim, call.get(2, "start"), call.get(3, "length"))
+
+
 def _split(call: OperatorCall) -> tuple[Value, ...]:
     source, sizes, dim = call.value(0), call.get(1, "split_size"), call.dim(2, "dim", 0)
     size = source.shape[dim]
@@ -293,6 +298,7 @@ HANDLERS: dict[str, Handler] = {
     "numpy_T": _reverse_dims,
     "select": _select,
     "slice": _slice,
+    "narrow": _narrow,
     "unbind": _unbind,
     "getitem": _getitem,
     "broadcast_tensors": _broadcast_tensors,
