@@ -93,9 +93,7 @@ def _einsum(call: OperatorCall) -> Value:
         shape = [*(sizes[i] for i in batch), *(prod(sizes[i] for i in group) for group in groups)]
         return reshaped(permuted(value, order), shape)
 
-    product = matmul(
-        arranged(operands[0], left, rows, depth), arranged(operands[1], right, depth, columns)
-    )
+    product = matmul(arranged(operands[0], left, rows, depth), arranged(operands[1], right, depth, columns))
     unfolded = batch + rows + columns
     result = reshaped(product, [sizes[i] for i in unfolded])
     return permuted(result, [unfolded.index(i) for i in output])
