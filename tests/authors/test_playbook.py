@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from playbook_harness import make_task, operator_graph_of, program_of
+import torch
+from playbook_harness import KernelChecker, make_task, operator_graph_of, program_of
 
 from kernelpro.authors.author import Assignment, Draft, KnownCandidate, NoProposal
 from kernelpro.authors.by_name import create_author
@@ -345,3 +347,27 @@ def test_author_names(tmp_path: object) -> None:
         assert create_author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="use playbook or files:DIR"):
         create_author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]
+
+
+def test_extrema_keep_nan(tmp_path: Path) -> None:
+    """As in torch: whichever operand is NaN, and in reductions."""
+    task = make_task(
+        "torch.maximum(a, b), torch.minimum(a, b), a.relu(), a.clamp(-1, 1), a.amax(1), b.amin(0), a.amax()",
+        "torch.randn(6, 40), torch.randn(6, 40)",
+    )
+    checker = KernelChecker(task, tmp_path)
+    a, b = torch.randn(2, 6, 40)
+    a[1, 3] = b[2, 5] = float("nan")
+    expected = [
+        torch.maximum(a, b),
+        torch.minimum(a, b),
+        a.relu(),
+        a.clamp(-1, 1),
+        a.amax(1),
+        b.amin(0),
+        a.amax(),
+    ]
+    for design in checker.designs():
+        outputs = checker._candidate(BACKEND.write(checker.program, design))(a, b)
+        for output, truth in zip(outputs, expected, strict=True):
+            torch.testing.assert_close(output, truth, equal_nan=True)

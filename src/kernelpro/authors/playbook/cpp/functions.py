@@ -30,7 +30,7 @@ static inline float float_of(uint32_t bits) {
 // e^x = 2^n e^r with integer n and |r| <= log(2) / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in
 // the lowest bits; with 126 more they are the exponent of 2^(n - 1). Results below 1.7e-38 become 0.
 static inline float fast_exp(float x) {
-    const float c = minimum(maximum(x, -87.4f), 89.0f);
+    const float c = smaller(larger(x, -87.4f), 89.0f);
     const float shifted = c * 1.44269504f + 12583038.0f, n = shifted - 12583038.0f;
     const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
     const float tail = (0.49999997f + 0.166665465f * r)
@@ -42,7 +42,7 @@ static inline float fast_exp(float x) {
     "fast_exp_below_0": """\
 // e^x for x <= 0, such as a value minus the maximum: no overflow. Results below 1.2e-38 become 0.
 static inline float fast_exp_below_0(float x) {
-    const float c = maximum(x, -88.0f);
+    const float c = larger(x, -88.0f);
     const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
     const float r = c - n * 0.693147182f, z = r * r;
     const float p = (1.0f + r)
@@ -54,7 +54,7 @@ static inline float fast_exp_below_0(float x) {
     "fast_exp2": """\
 // 2^x = 2^n 2^f with integer n and |f| <= 1/2, as in fast_exp. Results below 1.7e-38 become 0.
 static inline float fast_exp2(float x) {
-    const float c = minimum(maximum(x, -126.0f), 128.4f);
+    const float c = smaller(larger(x, -126.0f), 128.4f);
     const float shifted = c + 12583038.0f, f = c - (shifted - 12583038.0f), z = f * f;
     const float p = (1.0f + 0.693147182f * f) + z * ((0.240226492f + 0.0555036739f * f)
                     + z * ((0.00961831119f + 0.00133873825f * f) + z * 0.000153821107f));
@@ -65,7 +65,7 @@ static inline float fast_exp2(float x) {
     "fast_expm1": """\
 // e^x - 1 = 2^n (e^r - 1) + (2^n - 1), with n and r as in fast_exp.
 static inline float fast_expm1(float x) {
-    const float c = minimum(maximum(x, -25.0f), 89.0f);
+    const float c = smaller(larger(x, -25.0f), 89.0f);
     const float shifted = c * 1.44269504f + 12583038.0f, n = shifted - 12583038.0f;
     const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
     const float tail = (0.49999997f + 0.166665465f * r)
@@ -100,7 +100,7 @@ static inline float fast_log1p(float x) {
     "fast_tanh": """\
 // tanh(a) = -t / (t + 2) with t = e^(-2a) - 1. It is 1 from 9.1 on.
 static inline float fast_tanh(float x) {
-    const float c = -2.0f * minimum(std::fabs(x), 9.1f);
+    const float c = -2.0f * smaller(std::fabs(x), 9.1f);
     const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
     const float r = c - n * 0.693359375f + n * 2.12194440e-4f, z = r * r;
     const float tail = (0.49999997f + 0.166665465f * r)
@@ -112,7 +112,7 @@ static inline float fast_tanh(float x) {
     "fast_erf": """\
 // erf(a) = 1 - 2^y with y = a P(a): 2^y - 1 as in fast_expm1, so that small results are accurate too.
 static inline float fast_erf(float x) {
-    const float c = minimum(std::fabs(x), 4.0f), z = c * c;
+    const float c = smaller(std::fabs(x), 4.0f), z = c * c;
     const float high = (0.000211496939f - 0.00238324841f * c)
                        + z * ((0.000900250801f - 0.000165960199f * c) + z * 1.29164673e-05f);
     const float low = (-1.62790704f - 0.918447435f * c) + z * ((-0.14827925f + 0.0276415776f * c) + z * high);
@@ -126,13 +126,13 @@ static inline float fast_erf(float x) {
     "fast_gelu": """\
 // x (1 + erf(x / sqrt(2))) / 2 with x P(x^2) / Q(x^2) for the error function, which is below -1 at -6.
 static inline float fast_gelu(float x) {
-    const float c = minimum(maximum(x, -6.0f), 5.5f), z = c * c, w = z * z;
+    const float c = smaller(larger(x, -6.0f), 5.5f), z = c * c, w = z * z;
     const float p = (0.797884524f + 0.066917792f * z)
         + w * ((0.00930296537f + 0.000329147617f * z) + w * (1.26031828e-05f + 4.58623113e-08f * z));
     const float q = (1.0f + 0.250535429f * z)
         + w * ((0.0284161326f + 0.0018606463f * z) + w * (7.21670585e-05f + 1.19902836e-06f * z));
     const float half = 0.5f * x;
-    return half + half * maximum(c * p / q, -1.0f);
+    return half + half * larger(c * p / q, -1.0f);
 }
 """,
     "fast_log1p_exp": """\
@@ -143,13 +143,13 @@ static inline float fast_log1p_exp(float x) {
     const float f = large ? 0.5f * e - 0.5f : e, z = f * f;
     const float p = (0.333333313f - 0.250008196f * f) + z * ((0.200012416f - 0.166234091f * f)
                     + z * ((0.142015815f - 0.131596133f * f) + z * (0.127621993f - 0.0763639957f * f)));
-    return maximum(x, 0.0f) + (f + z * (f * p - 0.5f) + (large ? 0.693147182f : 0.0f));
+    return larger(x, 0.0f) + (f + z * (f * p - 0.5f) + (large ? 0.693147182f : 0.0f));
 }
 """,
     "fast_mish": """\
 // x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); it is x from 20 on.
 static inline float fast_mish(float x) {
-    const float w = fast_exp(minimum(x, 20.0f)), n = w * (w + 2.0f);
+    const float w = fast_exp(smaller(x, 20.0f)), n = w * (w + 2.0f);
     return x * (n / (n + 2.0f));
 }
 """,
@@ -162,7 +162,7 @@ static inline uint32_t quarter_turns(float x, float& angle) {
     uint64_t bits;
     std::memcpy(&bits, &shifted, sizeof bits);
     const double r = ((x - n * 1.570796325802803) - n * 9.920935791635221e-10) - n * 5.170182981794105e-19;
-    angle = minimum(maximum(float(r), -0.79f), 0.79f);
+    angle = smaller(larger(float(r), -0.79f), 0.79f);
     return uint32_t(bits);
 }
 """,

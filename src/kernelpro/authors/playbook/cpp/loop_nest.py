@@ -17,7 +17,7 @@ from kernelpro.authors.playbook.schedule.passes import RowPass, split_into_passe
 _LONG_CHAIN = 512
 """A longer chain of additions is accumulated in double: in float its error shows if a few values are
 large."""
-_OPENMP_OPERATORS = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
+_OPENMP_OPERATORS = {"sum": "+", "prod": "*", "max": "maximum", "min": "minimum"}
 
 
 class CppKernel:

@@ -67,12 +67,12 @@ class MatmulNest(RowNest):
         panel = f"packed_{name} + ((batch * {panels} + panel) * {depth} + k_start) * TILE_COLUMNS"
         body = [
             f"const long first = chunk % {blocks} * {block_m};",
-            f"const long height = minimum(long({block_m}), {row.extent} - first);",
+            f"const long height = smaller(long({block_m}), {row.extent} - first);",
             f"const long batch = chunk / {blocks};",
             *unflattened("batch", product.batch),
             f"static thread_local {ctype} block[{buffer_rows} * {stride}], left[{buffer_rows} * {block_k}];",
             f"for (long k_start = 0; k_start < {depth}; k_start += {block_k}) {{",
-            f"    const long k_count = minimum(long({block_k}), {depth} - k_start);",
+            f"    const long k_count = smaller(long({block_k}), {depth} - k_start);",
             *indented(self._pack_left(product, row, block_k)),
             *indented(loop("panel", panels, [f"const {ctype}* right = {panel};", *_tile_loop([multiply])])),
             "}",
@@ -86,7 +86,7 @@ class MatmulNest(RowNest):
         before, text = self._value(product.left)
         k = product.depth.name
         inner = [*before, f"left[tile * {block_k} + ({k} - k_start) * TILE_ROWS + r] = {text};"]
-        lines = [f"const long {row.name} = minimum(first + tile + r, {row.extent - 1}L);"]
+        lines = [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);"]
         lines += [f"for (long {k} = k_start; {k} < k_start + k_count; ++{k}) {{", *indented(inner), "}"]
         return _tile_loop(loop("r", "TILE_ROWS", lines))
 
@@ -96,7 +96,7 @@ class MatmulNest(RowNest):
         column, depth, panels = product.column, product.depth, f"panel_count({product.column.extent})"
         position = f"(chunk * {depth.extent} + {depth.name}) * TILE_COLUMNS + j"
         store = [*before, f"packed_{product.name}[{position}] = {text};"]
-        clamped = f"minimum(chunk % {panels} * TILE_COLUMNS + j, {column.extent - 1}L)"
+        clamped = f"smaller(chunk % {panels} * TILE_COLUMNS + j, {column.extent - 1}L)"
         define_column = f"const long {column.name} = {clamped};"
         body = [f"const long batch = chunk / {panels};", *unflattened("batch", product.batch)]
         if _stride(product.right, depth) == 1:

@@ -6,11 +6,19 @@ PRELUDE = """\
 #include <cstring>
 #include <limits>
 
-template <class T> static inline T maximum(T a, T b) { return a > b ? a : b; }
-template <class T> static inline T minimum(T a, T b) { return a < b ? a : b; }
+// The result is NaN if an operand is, as in torch. Comparing a constant with itself costs nothing.
+template <class T> static inline T maximum(T a, T b) { return b > a || b != b ? b : a; }
+template <class T> static inline T minimum(T a, T b) { return b < a || b != b ? b : a; }
+#pragma omp declare reduction(maximum : double, int64_t : omp_out = maximum(omp_out, omp_in)) \\
+    initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(minimum : double, int64_t : omp_out = minimum(omp_out, omp_in)) \\
+    initializer(omp_priv = omp_orig)
+// The same for operands of which none is NaN, or whose NaN does not matter.
+template <class T> static inline T larger(T a, T b) { return a > b ? a : b; }
+template <class T> static inline T smaller(T a, T b) { return a < b ? a : b; }
 #ifdef __aarch64__  // fmax and fmin are one instruction, a comparison and selection several
-template <> inline float maximum(float a, float b) { return std::fmax(a, b); }
-template <> inline float minimum(float a, float b) { return std::fmin(a, b); }
+template <> inline float larger(float a, float b) { return std::fmax(a, b); }
+template <> inline float smaller(float a, float b) { return std::fmin(a, b); }
 #endif
 static inline long ceil_div(long a, long b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
 

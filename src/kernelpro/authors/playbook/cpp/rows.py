@@ -84,12 +84,12 @@ class RowNest(LoopNest):
         tiles = f"(({last.extent} + {tile} - 1) / {tile})"
         body = [f"const long block = chunk / {tiles};", *unflattened("block", lead)]
         body += [
-            f"const long first = chunk % {tiles} * {tile}, end = minimum(first + {tile}, {last.extent}L);"
+            f"const long first = chunk % {tiles} * {tile}, end = smaller(first + {tile}, {last.extent}L);"
         ]
         for row_pass in self.passes:
             *rest, var = row_pass.loops
             columns = [
-                f"const long stop = minimum(start + {tile}, {var.extent}L);",
+                f"const long stop = smaller(start + {tile}, {var.extent}L);",
                 f"for (long {last.name} = first; {last.name} < end; ++{last.name}) {{",
                 "#pragma omp simd",
                 f"    for (long {var.name} = start; {var.name} < stop; ++{var.name}) {{",
@@ -208,7 +208,7 @@ class RowNest(LoopNest):
             return [f"const double {r.name}_shifted = {total};", f"const {ctype} {r.name} = {result};"]
         if r.name in self._variances:
             shifted = f"{self._variances[r.name].base.name}_shifted"
-            return [f"const {ctype} {r.name} = maximum({total} - {shifted} * {shifted} / {count}, 0.0);"]
+            return [f"const {ctype} {r.name} = larger({total} - {shifted} * {shifted} / {count}, 0.0);"]
         return [f"const {ctype} {r.name} = {total};"]
 
     def _prefetches(self, var: LoopVar) -> list[str]:

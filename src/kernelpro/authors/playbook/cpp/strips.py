@@ -24,7 +24,7 @@ class StripNest(LoopNest):
         strip = self.kernel.tunable(f"STRIP{self.number}", self.design.strip, choices)
         strips = f"(({last.extent} + {strip} - 1) / {strip})"
         body = [f"const long first = chunk % {strips} * {strip};"]
-        body += [f"const long width = minimum(long({strip}), {last.extent} - first);"]
+        body += [f"const long width = smaller(long({strip}), {last.extent} - first);"]
         if lead:
             body += [f"const long row = chunk / {strips};", *unflattened("row", tuple(lead))]
         names: Names = {node: f"{node.data}[j]" for node in nodes_of(self.stage.expressions, "row")}
@@ -82,6 +82,6 @@ class StripNest(LoopNest):
                 lines.append(f"if ({text} < 0 || {text} >= {guard.size}) continue;")
                 continue
             start, end = "start", "end"
-            lines.append(f"start = maximum(start, ceil_div(-({text}), {factor}) - first);")
-            lines.append(f"end = minimum(end, ceil_div({guard.size} - ({text}), {factor}) - first);")
+            lines.append(f"start = larger(start, ceil_div(-({text}), {factor}) - first);")
+            lines.append(f"end = smaller(end, ceil_div({guard.size} - ({text}), {factor}) - first);")
         return (["long start = 0, end = width;", *lines] if start == "start" else lines), start, end
