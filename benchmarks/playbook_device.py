@@ -4,8 +4,8 @@
 
 Finds what breaks at real size in little device time: each problem's first draft of every form and language
 is built, compared with eager float32, and timed beside eager (TF32) and torch.compile. Workers compile at the
-same time; one at a time measures. `--graphs` has the operator graphs (playbook_coverage.py writes them). The times
-are medians of calls with a cold cache by CUDA events: no verdicts, no intervals.
+same time; one at a time measures. `--graphs` has the operator graphs (playbook_coverage.py writes them).
+The times are medians of calls with a cold cache by CUDA events: no verdicts, no intervals.
 """
 
 from __future__ import annotations
