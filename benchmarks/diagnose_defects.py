@@ -131,7 +131,7 @@ def collect_counters(
                 print(f"ncu: {(process.stdout + process.stderr)[-1500:]}")
             pages.append(process.stdout)
         print(f"ncu over {len(names)} candidates: {time.monotonic() - started:.1f} s", flush=True)
-    counters = ncu.parse_raw_page(pages[1], len(names))
+    counters = ncu.parse_raw_page(pages[1], len(names), marked=len(names) > 1)
     return {
         name: add_counters(profiles[name], kernels, {}) for name, kernels in zip(names, counters, strict=True)
     }

@@ -140,7 +140,7 @@ def test_a_diagnostic_that_fails_costs_its_own_word_alone() -> None:
 
 def test_diagnostics_that_the_class_does_not_ask_are_named_in_one_line_and_can_be_asked() -> None:
     counting = [
-        claims(name, 2.0, metrics=(DRAM_THROUGHPUT,), bounds=frozenset({Bound.COMPUTE}))
+        claims(name, 4.0, metrics=(DRAM_THROUGHPUT,), bounds=frozenset({Bound.COMPUTE}))
         for name in ("one", "two")
     ]
     [note] = runner.diagnose(replace(SOFTMAX, skipped=()), counting).skipped

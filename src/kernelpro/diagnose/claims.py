@@ -1,15 +1,17 @@
 """Findings claim parts of the time account, so that their gains add up; what none claims is a finding too.
 
-In order of rank each finding takes the time that its remedy saves from the parts it claims, as far as
-findings before it have left any. A kernel that is far from its floor therefore always gets a finding.
+In order of rank each finding takes the time that its remedy saves from the parts it claims; where findings
+before it have taken some of them, it saves as much less. Cores idle as long as native code runs, so a remedy
+that shortens it shortens that too. A kernel that is far from its floor always gets a finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kernelpro.diagnose.account import Account
+from kernelpro.diagnose.account import NATIVE_PARTS, Account
 from kernelpro.diagnose.account.parts import PARTS
 from kernelpro.diagnose.diagnostic import MEDIUM, REPLACE
 from kernelpro.diagnose.kernel_names import display_name
@@ -19,6 +21,8 @@ UNEXPLAINED = "unexplained"
 """The name of the finding about parts that no diagnostic claims."""
 MIN_UNEXPLAINED = 0.15
 """Share of a call from which unclaimed time is a finding."""
+MIN_LEFT = 0.2
+"""Share of a finding's parts that findings before it must leave; with less it is their symptom."""
 NEAR_FLOOR = 0.85
 """Share of the floor's speed below which a call without findings gets one."""
 _AVOIDABLE = 0.5
@@ -31,6 +35,7 @@ _MIN_NAMED = 0.1
 def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Finding], list[float]]:
     """The findings with `saves_ms`, and what they leave of each part of the account."""
     left = [0.0 if part.part == "floor" else part.ms for part in account.parts]
+    taken: list[dict[str, float]] = [{} for _ in account.parts]
     shared = []
     for finding in findings:
         if finding.objective != "speed" or finding.explained_by:
@@ -38,16 +43,36 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
             continue
         claimed = [i for i, part in enumerate(account.parts) if left[i] > 0 and _claims(finding, part)]
         available = sum(left[i] for i in claimed)
-        saves = min(available, account.total_ms * (1 - 1 / finding.gain.factor))
+        whole = sum(part.ms for part in account.parts if part.part != "floor" and _claims(finding, part))
+        if whole and available < MIN_LEFT * whole:
+            cause = _taker(taken[i] for i, part in enumerate(account.parts) if _claims(finding, part))
+            shared.append(replace(finding, explained_by=cause, claims=()))
+            continue
+        saves = account.total_ms * (1 - 1 / finding.gain.factor)
+        saves = min(available, saves * available / whole) if whole else 0.0
         for i in claimed:
-            left[i] -= left[i] * saves / available
+            share = left[i] * saves / available
+            left[i] -= share
+            taken[i][finding.diagnostic] = taken[i].get(finding.diagnostic, 0.0) + share
         kinds = dict.fromkeys(account.parts[i].part for i in claimed)
         shared.append(replace(finding, claims=tuple(kinds), saves_ms=saves))
-    return shared, left
+    return sorted(
+        shared, key=lambda finding: finding.objective == "speed" and bool(finding.explained_by)
+    ), left
+
+
+def _taker(parts: Iterable[dict[str, float]]) -> str:
+    """The finding that has taken most of these parts."""
+    total: Counter[str] = Counter()
+    for taken in parts:
+        total.update(taken)
+    return total.most_common(1)[0][0]
 
 
 def _claims(finding: Finding, part: AccountPart) -> bool:
     kinds = (*finding.claims, "not_counted") if finding.claims else ()
+    if any(kind in NATIVE_PARTS for kind in kinds):
+        kinds = (*kinds, "idle_cores")
     return part.part in kinds and (finding.level == "system" or finding.kernel in ("", part.kernel))
 
 

@@ -41,6 +41,10 @@ class MachineLoop(Record):
     """Divisions by a loop-invariant value."""
     updates: int = 0
     """Values that the loop loads, changes and stores back."""
+    carried: int = 0
+    """Of these, at one address: each iteration waits for the one before it, through memory."""
+    indirect: int = 0
+    """Memory accesses at an index that the loop loads from memory."""
 
     def count(self, *kinds: str) -> int:
         """Instructions of these kinds."""

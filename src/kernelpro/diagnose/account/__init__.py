@@ -97,5 +97,7 @@ TRAFFIC_PARTS: tuple[PartKind, ...] = (
     *("waiting_for_memory", "waiting_for_memory_queue"),
 )
 """Parts that shrink with the bytes that a kernel moves."""
+NATIVE_PARTS: tuple[PartKind, ...] = cpu.NATIVE
+"""Parts of native code on the CPU."""
 ACCOUNT_METRICS = gpu.METRICS
 """Hardware counters of the account."""

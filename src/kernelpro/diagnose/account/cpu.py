@@ -8,13 +8,19 @@ taken from the parts that do the task's work, in proportion.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 from kernelpro.records import CpuLoop, CpuProfile, PartKind, Profile
 
 Parts = defaultdict[PartKind, float]
-_NO_WORK: tuple[PartKind, ...] = ("host", "operating_system", "idle_cores")
+_NO_WORK: tuple[PartKind, ...] = ("host", "operating_system", "idle_cores", "thread_coordination")
 """Parts that do nothing of what the task needs."""
+NATIVE: tuple[PartKind, ...] = (
+    *("math_functions", "scalar_code", "strided_access", "indirect_access", "divisions"),
+    *("dependency_chains", "vector_code", "native_code"),
+)
+"""Parts of native code that belong to the CPU alone."""
 _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
 
@@ -36,7 +42,8 @@ def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
     parts: Parts = defaultdict(float)
     if run.cpu_ms and run.system_ms:
         parts["operating_system"] = call_ms * min(1.0, run.system_ms / run.cpu_ms)
-    rest = call_ms - parts["operating_system"]
+    parts["thread_coordination"] = coordination_share(cpu) * (call_ms - parts["operating_system"])
+    rest = call_ms - parts["operating_system"] - parts["thread_coordination"]
     total = shares.native + shares.libm + shares.torch + shares.libc + shares.host
     scale = rest / total if total else 0.0
     parts["host"] = scale * shares.host if total else rest
@@ -66,15 +73,47 @@ def _loop_part(loop: CpuLoop) -> PartKind:
         return "math_functions"
     if loop.count("integer_division"):
         return "divisions"
+    if loop.indirect and not loop.updates:
+        return "indirect_access"
     if loop.strided and 4 * loop.strided_bytes >= loop.streamed_bytes:
         return "strided_access"
     if floats and 2 * loop.count("double") >= floats:
         return "double_precision"
-    if loop.chain and loop.accumulators < _WIDE_CHAIN and not loop.bits:
+    serial = loop.chain and loop.accumulators < _WIDE_CHAIN
+    if (serial or loop.carried) and not loop.bits and not loop.count("atomic"):
         return "dependency_chains"
     if floats and not loop.bits:
         return "scalar_code"
     return "vector_code" if loop.bits else "native_code"
+
+
+_COORDINATES = re.compile(
+    r"GOMP_(parallel|loop_\w*next|critical_start|barrier|sections_next)|__kmpc_(fork|critical|dispatch_next|barrier)\w*"
+)
+
+
+def coordination_calls(cpu: CpuProfile) -> list[str]:
+    """Functions of the OpenMP runtime that a loop of the candidate calls: regions, pieces of work, locks."""
+    return sorted(
+        {
+            name
+            for function in cpu.static.functions
+            for loop in function.loops
+            for name in loop.calls
+            if _COORDINATES.fullmatch(name)
+        }
+    )
+
+
+def coordination_share(cpu: CpuProfile) -> float:
+    """Share of the time that the busiest thread spends in the OpenMP runtime, where a loop calls it.
+
+    Elsewhere a thread waits for others only at the end of a call, and for other work on the machine.
+    """
+    threads = cpu.dynamic.samples.threads.values() if cpu.dynamic.samples else ()
+    busiest = max(threads, key=lambda states: states.get("work", 0), default={})
+    total = sum(busiest.values())
+    return busiest.get("wait", 0) / total if total and coordination_calls(cpu) else 0.0
 
 
 def _observed(call_ms: float, cpu: CpuProfile) -> Parts:

@@ -207,6 +207,11 @@ PARTS: dict[PartKind, PartText] = {
         "compares the work of the busiest thread with that of all",
         ("parallelize the outer loop with OpenMP, in equal parts",),
     ),
+    "thread_coordination": PartText(
+        "threads that start, wait and lock (OpenMP)",
+        "time of the busiest thread in the OpenMP runtime; other work on the machine adds to it",
+        ("enter one parallel region around all loops, with few large pieces of work",),
+    ),
     "math_functions": PartText(
         "calls of libm, one number at a time",
         _SAMPLES,
@@ -221,6 +226,11 @@ PARTS: dict[PartKind, PartText] = {
         "loops with strided accesses",
         _SAMPLES,
         ("swap the loops, so that the inner one walks contiguous memory; else work in blocks",),
+    ),
+    "indirect_access": PartText(
+        "loops that access memory through an index table",
+        _SAMPLES,
+        ("reorder the data once, so that the inner loop is contiguous",),
     ),
     "divisions": PartText("integer divisions", _SAMPLES, ("divide outside the loop",)),
     "dependency_chains": PartText(

@@ -20,6 +20,8 @@ SERIAL = 0.2
 plausible."""
 _STALLS = ("lg_throttle", "long_scoreboard", "drain", "membar")
 _UNPROVEN_GAIN = 0.1
+_LEFT = 1 / 32
+"""What is left of the atomics where each warp reduces first; blocks leave less."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -46,9 +48,9 @@ def _from_counters(context: DiagnosticContext) -> Match | None:
             percent("warp cycles stalled on memory queues", stalled, STALLED),
         ),
         cause=f"{count} warp-wide atomics contend in L2, which serializes updates of one address",
-        saved_share=0.9 * contention,
-        basis=f"contention takes {contention:.0%} of the time; reducing in warps and blocks first leaves a "
-        "tenth of it",
+        saved_share=(1 - _LEFT) * contention,
+        basis=f"contention takes {contention:.0%} of the time; reducing in warps first leaves one of 32 "
+        "atomics",
         where=context.hottest_line(*_STALLS) or context.line_of("atomic"),
     )
 
@@ -86,7 +88,7 @@ DIAGNOSTIC = Diagnostic(
     f"their cycles on memory queues while the atomics, at one per cycle, would take {SERIAL:.0%} of the "
     "time; without counters, a suspicion: atomics in an innermost loop, or in each of very many threads",
     remedy="reduce in registers, warp and block first; one atomic per block",
-    gain_basis="nine tenths of the time that contention takes",
+    gain_basis="31 of 32 parts of the time that contention takes: a warp reduces first",
     advice=(
         "reduce first: in registers, within the warp (shuffles), within the block (shared memory); one "
         "atomic per block",

@@ -107,7 +107,10 @@ def _waits_for_wgmma(context: DiagnosticContext) -> bool:
 
 
 def _densest_loop(context: DiagnosticContext) -> tuple[KernelLoop | None, float]:
-    """The innermost loop without tensor cores with the fewest instructions per barrier, and their number."""
+    """The innermost loop without tensor cores with the fewest instructions per barrier, and their number.
+
+    None, with the number for the whole kernel, where no loop has a barrier.
+    """
     loops = context.kernel.code.innermost_loops if context.kernel.code else ()
     distances = [
         (loop.instructions / loop.count("barrier"), loop)
@@ -115,6 +118,10 @@ def _densest_loop(context: DiagnosticContext) -> tuple[KernelLoop | None, float]
         if loop.count("barrier") and not loop.count(*MATRIX)
     ]
     distance, densest = min(distances, key=lambda pair: pair[0], default=(math.inf, None))
+    code = context.kernel.code
+    if densest is None and code and code.mix and not code.count(*MATRIX):  # the loop may be unrolled
+        instructions = sum(code.mix.values())
+        distance = instructions / barriers if (barriers := code.count("barrier")) > 1 else math.inf
     return densest, distance
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops, own_calls
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
 
-MAX_CHAINS = 2
-"""An addition takes 2 to 4 cycles and two can start per cycle: fewer than four independent sums leave the
-units idle."""
+_THROUGH_MEMORY = 3.0
+"""How many times longer an addition to memory takes than one to a register: store, forward, load."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -19,12 +18,12 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(
             percent("time in loops with a serial sum", loops.share, MIN_SHARE),
-            Evidence("independent sums in the hot loop", loops.worst.accumulators, MAX_CHAINS),
-            Evidence("dependent additions per iteration", loops.worst.chain),
+            Evidence("independent sums in the hot loop", max(1, loops.worst.accumulators), MAX_CHAINS),
+            Evidence("dependent additions per iteration", max(1, loops.worst.chain)),
         ),
         cause="the loop adds to one floating-point variable: each addition waits for the previous one, and "
         "without -ffast-math the compiler may not reorder them into vectors",
-        saved_share=loops.share * (1 - 1 / lanes),
+        saved_share=loops.weighted(lambda loop: 1 - 1 / (lanes * (_THROUGH_MEMORY if loop.carried else 1))),
         basis=f"{loops.share:.0%} of the time is in such loops; a vector of partial sums does {lanes} "
         "additions in the time of one",
         where=loops.worst.where,
@@ -39,8 +38,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _has_chain(loop: CpuLoop) -> bool:
-    other_cause = loop.strided or loop.math or loop.count("atomic")
-    return loop.chain > 0 and loop.accumulators <= MAX_CHAINS and not other_cause
+    other_cause = loop.strided or loop.math or loop.count("atomic") or loop.bits
+    serial = loop.chain > 0 and loop.accumulators <= MAX_CHAINS
+    return (serial or loop.carried > 0) and not other_cause and not own_calls(loop)
 
 
 DIAGNOSTIC = Diagnostic(

@@ -30,7 +30,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _is_double(loop: CpuLoop) -> bool:
-    accumulates = loop.updates or loop.count("atomic")  # totals in double are good practice
+    accumulates = loop.carried or loop.count("atomic") or (loop.updates and not loop.bits)  # good practice
     return loop.count("double", "convert") >= _DENSE * loop.instructions and not accumulates
 
 

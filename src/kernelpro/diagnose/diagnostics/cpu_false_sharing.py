@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
-from kernelpro.records import Evidence
+from kernelpro.records import CpuLoop, Evidence
 
 _ATOMIC_COST = 25.0
 """In simple instructions: an atomic operation takes about 20 cycles alone, more under contention."""
@@ -17,10 +17,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     run = context.cpu.dynamic
     inflation = sum(thread.work_ms for thread in run.threads) / run.alone_ms if run.alone_ms else 1.0
     if loops := hot_loops(context, lambda loop: loop.count("atomic")):
-        cost = loops.weighted(
-            lambda loop: 1 - loop.instructions / (loop.instructions + _ATOMIC_COST * loop.count("atomic"))
+        saved = loops.weighted(
+            lambda loop: 1 - _without_atomics(loop, context.cpu.lanes) / max(inflation, 1.0)
         )
-        saved = max(cost, loops.share * (1 - 1 / max(inflation, 1.0)))
         cause = "every iteration of the hot loop executes an atomic operation on shared memory"
         basis = (
             f"{loops.share:.0%} of the time is in loops with atomics, which cost about {_ATOMIC_COST:g} "
@@ -48,6 +47,12 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         basis=basis,
         where=loops.worst.where,
     )
+
+
+def _without_atomics(loop: CpuLoop, lanes: int) -> float:
+    """What is left of a loop with private sums: the compiler can then also vectorize it."""
+    vectors = 1 if loop.indirect else lanes
+    return loop.instructions / (loop.instructions + _ATOMIC_COST * loop.count("atomic")) / vectors
 
 
 DIAGNOSTIC = Diagnostic(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.records import Evidence
 
-SINGLE, BALANCED = 1.2, 0.8
-"""Below 1.2 effective threads there is one worker (cpu_single_thread); above 80 % of the cores the
+SINGLE, BALANCED = 1.1, 0.8
+"""Below 1.1 effective threads there is one worker (cpu_single_thread); above 80 % of the cores the
 imbalance is that of any run on a machine that also does other work."""
 
 
@@ -49,6 +49,5 @@ DIAGNOSTIC = Diagnostic(
         "move serial parts (totals, set-up) into the parallel region, or shorten them",
         "use collapse(2) where the outer loop has few iterations",
     ),
-    symptom_of=("cpu_call_overhead", "cpu_excess_traffic"),
     claims=("idle_cores",),
 )

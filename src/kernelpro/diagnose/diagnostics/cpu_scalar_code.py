@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops, own_calls
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import CpuLoop, Evidence
+
+_CALL = 1.6
+"""How many times longer a scalar loop takes with a call of a small function than without."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -13,7 +17,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if loops is None:
         return None
     reasons = "; ".join(loops.worst.reasons) or "the compiler gives no reason"
-    if loops.worst.remainder:
+    if called := own_calls(loops.worst):
+        reasons = f"it calls {plain_name(called[0])}, which is not inlined"
+    elif loops.worst.remainder:
         reasons = (
             "a vector version exists, but iterations run in the scalar remainder (short rows, or "
             "overlapping pointers)"
@@ -24,26 +30,26 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("floats per vector", lanes),
         ),
         cause=f"the hot loop is not vectorized, 1 instead of {lanes} floats at a time: {reasons}",
-        saved_share=loops.share * (1 - 1 / lanes),
+        saved_share=loops.weighted(lambda loop: 1 - 1 / (lanes * (_CALL if own_calls(loop) else 1))),
         basis=f"{loops.share:.0%} of the time is in scalar loops; {lanes} floats at once leave 1/{lanes} of "
         "it",
         where=loops.worst.where,
     )
 
 
-def _is_scalar(loop: CpuLoop) -> bool:
+def _is_scalar(loop: CpuLoop) -> object:
     """Whether the loop is scalar and no other diagnostic explains why."""
-    if not loop.count("scalar_float") or loop.bits:
+    if loop.bits or loop.math or loop.strided or loop.count("integer_division", "atomic"):
         return False
+    if own_calls(loop):
+        return True
     other_cause = (
-        loop.count("integer_division", "atomic")
-        or 2 * loop.count("double") >= loop.count("scalar_float")
+        2 * loop.count("double") >= loop.count("scalar_float")
         or loop.updates
-        or loop.chain
-        or loop.strided
-        or loop.math
+        or (loop.chain and loop.accumulators <= MAX_CHAINS)
+        or loop.indirect
     )
-    return not other_cause
+    return loop.count("scalar_float") and not other_cause
 
 
 DIAGNOSTIC = Diagnostic(
@@ -62,6 +68,5 @@ DIAGNOSTIC = Diagnostic(
         "errors after the loop",
         "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",
     ),
-    symptom_of=("cpu_math_calls", "cpu_dependency_chain", "cpu_strided_access", "cpu_double_precision"),
     claims=("scalar_code",),
 )

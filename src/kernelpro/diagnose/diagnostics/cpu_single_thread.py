@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
-SINGLE = 1.2
+SINGLE = 1.1
 """Effective threads up to which the others only help (allocation, a short prologue)."""
 
 

@@ -10,6 +10,10 @@ _LINE = 64
 """Bytes of a cache line."""
 
 
+_SCALAR = 1.5
+"""What contiguous accesses gain beyond fewer bytes: vectors, prefetching, fewer misses of the TLB."""
+
+
 def _analyze(context: DiagnosticContext) -> Match | None:
     loops = hot_loops(context, lambda loop: loop.strided and loop.strided_bytes * 4 >= loop.streamed_bytes)
     if loops is None:
@@ -30,9 +34,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause="each iteration of the hot loop accesses another row: it uses "
         f"{worst.strided_bytes // worst.strided} of the {_LINE} bytes of a cache line, and the compiler "
         "cannot use vector loads",
-        saved_share=loops.weighted(lambda loop: 1 - 1 / _waste(loop)),
+        saved_share=loops.weighted(lambda loop: 1 - 1 / _speedup(loop)),
         basis=f"{loops.share:.0%} of the time is in these loops, which move {_waste(worst):.1f}x the bytes "
-        "that they use",
+        "that they use" + (", and half as much (in logs) in tiles" if _transposes(worst) else ""),
         where=worst.where,
     )
 
@@ -41,6 +45,20 @@ def _waste(loop: CpuLoop) -> float:
     """Moved over used bytes."""
     used = loop.strided_bytes + loop.streamed_bytes
     return (loop.strided * _LINE + loop.streamed_bytes) / used
+
+
+def _transposes(loop: CpuLoop) -> bool:
+    """Whether the loop writes while one side is contiguous: another loop order strides through the other."""
+    return loop.streamed > 0 and loop.count("store") > 0
+
+
+def _speedup(loop: CpuLoop) -> float:
+    """How many times faster the loop is with another order, or in tiles.
+
+    Measured on two ARM cores: a copy in column order took 37x the time in row order, a column sum 22x; a
+    transposition took 1.6x to 4x the time in tiles, where the bytes would say 6x and 11x.
+    """
+    return _waste(loop) ** 0.5 if _transposes(loop) else _SCALAR * _waste(loop)
 
 
 DIAGNOSTIC = Diagnostic(

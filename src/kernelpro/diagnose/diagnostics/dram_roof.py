@@ -56,6 +56,9 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),
-    symptom_of=("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
+    symptom_of=(
+        *("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
+        *("memory_barriers", "barrier_stall", "narrow_access", "tail_effect", "atomics_contention"),
+    ),
     claims=("idle_sms", *TRAFFIC_PARTS),
 )

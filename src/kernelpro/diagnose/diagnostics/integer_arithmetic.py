@@ -27,6 +27,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     divides = min(hot.count("special"), hot.count("convert")) > 0 or hot.count("call") > 0
     if not divides and _has_tiny_accesses(hot):
         return None  # narrow_access: wider accesses share the addresses
+    if not divides and context.part_share("conversions") > context.part_share("integer_instructions"):
+        return None  # precision_conversions: the conversions keep the SM busy
     surplus = 1 - useful / integers
     removed = {kind: surplus * hot.count(kind) for kind in _ADDRESSING}
     share = time_saved(context, hot, removed)

@@ -38,10 +38,11 @@ def _idle_sms(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sms
         f"{_ATTAINABLE:.0%} of the {idle:.0%} of SMs that are idle, without counters",
     )
     if context.has_counters:
-        saved = min(idle, context.latency_headroom)
+        warps = min(occupancy.warps_per_block, ENOUGH_WARPS)
+        saved = min(1 - blocks / sms * warps / ENOUGH_WARPS, context.latency_headroom)
         basis = (
-            f"{idle:.0%} of the SMs are idle; work spread over all of them takes less time, until a unit "
-            "saturates"
+            f"{idle:.0%} of the SMs are idle, the others run {occupancy.warps_per_block} warps; "
+            f"{ENOUGH_WARPS} on all of them take less time, until a unit saturates"
         )
     return Match(
         evidence=(

@@ -36,6 +36,10 @@ ATTAINABLE = 0.6
 _UNPROVEN_GAIN = 0.3
 """Saved share that is claimed where no counter shows how often values are loaded."""
 
+SMALL_EDGE, MIN_FASTER = 48, 1.5
+"""Edge of a block's tile up to which operands limit the rate, and the least gain of larger tiles."""
+_DOMINANT = 0.7
+"""Share of the device time from which a kernel computes the whole product."""
 REPEATED = 8.0
 """Loads per byte: the smallest window, 3 x 3, has 9; several passes over a row, and biases, stay below 5."""
 _L2_SHARE = 0.5
@@ -51,8 +55,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     flops = context.work.matrix_flops
     if flops / required_bytes(context) >= INTENSITY:
-        return _product(context, flops) if context.has_counters else _product_from_code(context)
-    return _window(context) if flops == 0 and context.kernel.code else None
+        found = _product(context, flops) if context.has_counters else _product_from_code(context)
+        return found or _small_tiles(context, flops)
+    return _window(context) if context.kernel.code else None
 
 
 def _product(context: DiagnosticContext, flops: float) -> Match | None:
@@ -77,6 +82,38 @@ def _product(context: DiagnosticContext, flops: float) -> Match | None:
         basis=f"tiling removes {1 - GOOD / loaded:.0%} of the loads, which take {weight:.0%} of the time, "
         "until arithmetic limits",
         where=_load_line(context),
+    )
+
+
+def _small_tiles(context: DiagnosticContext, flops: float) -> Match | None:
+    """Blocks that compute small tiles on tensor cores: operands are loaded once per tile."""
+    kernel, rates = context.kernel, context.profile.ceilings.rates
+    if kernel.code is None or not kernel.code.count(*MATRIX):
+        return None
+    unit = context.profile.matrix_unit
+    rate = rates.get(unit)
+    if not kernel.grid or not rate or not kernel.microseconds or kernel.share < _DOMINANT:
+        return None
+    results = context.work.written_bytes / (2 if unit in ("bf16", "fp16") else 4)
+    edge = math.sqrt(results / math.prod(kernel.grid))
+    remaining = flops / (rate * ATTAINABLE) / (1e-6 * kernel.microseconds * context.launches)
+    if edge > SMALL_EDGE or remaining > 1 / MIN_FASTER:
+        return None
+    return Match(
+        evidence=(
+            Evidence("results per block, as the edge of a square", round(edge), SMALL_EDGE),
+            Evidence("rate over that of library products", round(remaining * ATTAINABLE, 2), ATTAINABLE),
+            Evidence("blocks", math.prod(kernel.grid)),
+        ),
+        cause=f"each block computes {edge:.0f} x {edge:.0f} results: every operand is loaded for each tile, "
+        "and a loaded byte serves few operations",
+        saved_share=1 - remaining,
+        basis=f"larger tiles reach {ATTAINABLE:.0%} of the rate of library products",
+        where=_load_line(context),
+        advice=(
+            "compute 128 x 128 results per block (64 x 64 at least), each warpgroup 64 rows",
+            "keep the tile's sums in registers, and operands in shared memory in several stages",
+        ),
     )
 
 
@@ -179,7 +216,9 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"a task with {INTENSITY:g} matrix operations per byte or more, whose longest kernel loads "
-    f"{TOO_MUCH} bytes or more from L1 per operation; without counters: an innermost loop that loads from "
+    f"{TOO_MUCH} bytes or more from L1 per operation, or computes, on tensor cores, tiles of at most "
+    f"{SMALL_EDGE} x {SMALL_EDGE} results at less than {ATTAINABLE / MIN_FASTER:.0%} of the rate; without counters: an "
+    "innermost loop that loads from "
     "global memory for each product, without tiles. Or, in a task without products, each byte is loaded "
     f"{REPEATED:g} times or more, mostly from L1, and nothing is staged",
     remedy="tiles in shared memory and registers; tensor cores; windows that slide through registers",

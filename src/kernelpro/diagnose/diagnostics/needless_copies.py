@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.device_time import COPYING, host_copies
+from kernelpro.diagnose.device_time import COPYING, host_copies, untraced_us
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
@@ -19,12 +19,15 @@ _STAY = (
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    timeline, call = context.timeline, context.timeline.call_us
+    timeline = context.timeline
+    call = max(timeline.busy_us, untraced_us(context.profile, timeline))
     kernels = [k for k in context.profile.kernels if not k.authored and COPYING.search(k.name)]
     device = [copy for copy in timeline.copies if copy.kind == "DtoD" and copy.count > 0]
     host = host_copies(context)
     copying = sum(k.microseconds for k in kernels) + sum(c.microseconds for c in (*device, *host))
-    waiting = timeline.gaps_us if host else 0.0  # the device idles while the host has the data
+    waiting = (
+        min(timeline.gaps_us, call - timeline.busy_us) if host else 0.0
+    )  # the device idles while the host has the data
     lost = min(call, copying + waiting)
     if lost < MIN_SHARE * call:
         return None

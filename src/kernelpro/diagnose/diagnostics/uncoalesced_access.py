@@ -14,6 +14,11 @@ from kernelpro.records import Evidence
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
+_ALL = 0.7
+"""Share of the time in memory from which scattered accesses explain the rest of it too: few arrive at a time,
+and all other work waits for them."""
+
+
 def _analyze(context: DiagnosticContext) -> Match | None:
     if suspicion := suspect_sector_waste(context, STRIDED, math.inf, "its loads may be uncoalesced"):
         return suspicion
@@ -23,6 +28,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if wasted is None:
         return None
     worst, weight = wasted.worst, context.memory_share
+    weight = 1.0 if weight >= _ALL else weight
     return Match(
         evidence=(
             Evidence(f"sectors per request ({worst.kind})", round(worst.per_request, 1), SCATTERED),

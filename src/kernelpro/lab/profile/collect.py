@@ -283,7 +283,9 @@ class Collector:
             self._skipped.append(failure)
             return profile
         raw_page = results[1].out
-        counters, *reference_counters = ncu.parse_raw_page(raw_page, 1 + len(request.references))
+        counters, *reference_counters = ncu.parse_raw_page(
+            raw_page, 1 + len(request.references), marked=bool(request.references)
+        )
         sources = profile.compiler.sources | {"candidate.py": self._candidate.source}
         has_lines = len(results) > 2 and not results[2].code
         lines = ncu.parse_source_page(results[2].out, sources) if has_lines else {}

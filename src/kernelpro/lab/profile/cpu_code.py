@@ -186,7 +186,9 @@ def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> MachineLoop:
         chain=max(chains.values(), default=0),
         accumulators=len(chains),
         fixed_divisors=sum(_has_invariant_divisor(i, written) for i in body),
-        updates=_count_updates(body),
+        updates=len(_updated_addresses(body)),
+        carried=sum(not set(registers(address)) & written.keys() for address in _updated_addresses(body)),
+        indirect=_count_indirect(body, written),
     )
 
 
@@ -281,8 +283,8 @@ def _has_invariant_divisor(instruction: CpuInstruction, written: Counter[str]) -
     return not any(register in written for register in registers(instruction.operands[-1]))
 
 
-def _count_updates(body: Sequence[CpuInstruction]) -> int:
-    """Count floating-point values that are loaded from and stored to the same address outside the stack."""
+def _updated_addresses(body: Sequence[CpuInstruction]) -> set[str]:
+    """Addresses outside the stack that floating-point values are loaded from and stored to."""
 
     def addresses(kind: str) -> set[str]:
         return {
@@ -291,4 +293,25 @@ def _count_updates(body: Sequence[CpuInstruction]) -> int:
             if kind in i.kinds and i.floats and not _STACK_REGISTERS & set(registers(i.memory))
         }
 
-    return len((addresses("load") & addresses("store")) - {""})
+    return (addresses("load") & addresses("store")) - {""}
+
+
+def _count_indirect(body: Sequence[CpuInstruction], written: Counter[str]) -> int:
+    """Count accesses to floats whose address depends on an integer that the loop loads and steps through."""
+    indices: set[str] = set()
+    for _ in range(2):  # an index may be used before the instruction that loads it for the next iteration
+        for instruction in body:
+            if instruction.floats:
+                continue
+            if instruction.memory:
+                address = registers(instruction.memory)
+                steps = any(register in written for register in address)
+                if "load" in instruction.kinds and steps and not _STACK_REGISTERS & set(address):
+                    indices |= instruction.writes - set(address)
+            elif any(r in indices for operand in instruction.operands[1:] for r in registers(operand)):
+                indices |= instruction.writes
+    return sum(
+        bool(indices & set(registers(instruction.memory)))
+        for instruction in body
+        if instruction.floats and instruction.memory
+    )

@@ -143,10 +143,13 @@ def explain_failure(text: str) -> Skipped:
     return Skipped("ncu", last.strip()[:300], "run `kernelpro doctor`")
 
 
-def parse_raw_page(text: str, entries: int) -> list[dict[str, KernelCounters]]:
-    """Parse the raw page: for each entry, its kernels by name, with launches merged."""
+def parse_raw_page(text: str, entries: int, marked: bool = True) -> list[dict[str, KernelCounters]]:
+    """Parse the raw page: for each entry, its kernels by name, with launches merged.
+
+    `marked`: a marker comes before each entry; else all kernels belong to the first.
+    """
     kernels_by_entry: list[dict[str, KernelCounters]] = [{} for _ in range(entries)]
-    entry = -1
+    entry = -1 if marked else 0
     for row in _rows(text):
         name = demangle(row.get("Kernel Name", ""))
         if MARKER_KERNEL in name:

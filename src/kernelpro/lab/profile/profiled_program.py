@@ -5,11 +5,13 @@
 The file holds a list of bundles (torch.save): each has a task, a seed and entries, which are candidates and
 variants of the reference. Each entry is loaded and warmed up outside the profiler's range.
 
-ncu       Every entry is called once, with a marker kernel before it, so one start of Python, torch and the
-          profiler serves all entries. A variant that fails leaves only its marker: earlier counters are not
-          lost. nsys      The first entry is called several times, each call in a range. memcheck  The first
-          entry is called once, with every tensor in its own allocation, so that an access beyond one tensor
-          does not hit the next."""
+ncu       Every entry is called once, with a marker kernel before it if there are several, so one start of
+          Python, torch and the profiler serves all entries. A variant that fails leaves only its marker:
+          earlier counters are not lost.
+nsys      The first entry is called several times, each call in a range.
+memcheck  The first entry is called once, with every tensor in its own allocation, so that an access beyond
+          one tensor does not hit the next.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def run_once(bundle: dict[str, Any]) -> None:
     torch.cuda.synchronize()
 
 
-def run(bundle: dict[str, Any], profiler: str) -> None:
-    """Call the entries of a bundle under ncu or nsys."""
+def run(bundle: dict[str, Any], profiler: str, mark: bool) -> None:
+    """Call the entries of a bundle under ncu or nsys; `mark`: launch a marker before each entry."""
     reference = Reference(bundle["task"], "cuda", bundle["seed"])
     form, leaves = reference.inputs(bundle["seed"] + 1)
     arguments = tree.unflatten(form, leaves)
@@ -66,7 +68,8 @@ def run(bundle: dict[str, Any], profiler: str) -> None:
                 nsys.run_under_nsys(call, torch.cuda.synchronize)
                 return
             control.cudaProfilerStart()
-            torch.cuda._sleep(1000)  # type: ignore[no-untyped-call]
+            if mark:
+                torch.cuda._sleep(1000)  # type: ignore[no-untyped-call]
             if call:
                 call()
             torch.cuda.synchronize()
@@ -90,8 +93,9 @@ def _load_model(bundle: dict[str, Any], entry: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
-    for loaded in torch.load(sys.argv[1], weights_only=False):
+    bundles = torch.load(sys.argv[1], weights_only=False)
+    for loaded in bundles:
         if sys.argv[2] == "memcheck":
             run_once(loaded)
         else:
-            run(loaded, sys.argv[2])
+            run(loaded, sys.argv[2], sum(len(each["entries"]) for each in bundles) > 1)

@@ -1,0 +1,126 @@
+"""Profiles a case and its healthy twin on the CPU, in one forked process.
+
+Both kernels are called in turn with cold caches; the lower quartile of each counts, because other work on the
+machine only ever adds time. The rest is what `kernelpro profile` does, without its sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelpro.lab import tree
+from kernelpro.lab.measure import environment, physics
+from kernelpro.lab.measure.participant import Flusher
+from kernelpro.lab.profile import cpu, cpu_shares
+from kernelpro.lab.profile.device_properties import device_properties
+from kernelpro.lab.tasks import work
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Profile, Task
+from planted.case import Case
+from planted.loading import SIDES, load
+
+_ROUNDS, _ROUND_SECONDS = (7, 25), 2.5
+_OBSERVE_SECONDS = 0.4
+_TOLERANCE = 2e-3
+_TIMEOUT = 150.0
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The row of a case: `profiles` and `ms` by side, or `error`. It runs in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(case, send))
+    started = time.monotonic()
+    process.start()
+    send.close()
+    row: dict[str, Any] = {"error": "timed out"}
+    if receive.poll(_TIMEOUT):
+        try:
+            row = json.loads(receive.recv_bytes())
+        except EOFError:
+            row = {"error": "the process ended without a result"}
+    process.kill()
+    process.join()
+    return {"case": case.to_json(), "seconds": round(time.monotonic() - started, 1)} | row
+
+
+def _child(case: Case, send: Any) -> None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+            row = _profile_pair(case, Path(folder))
+    except Exception as error:  # a case that cannot be built or run is a row too
+        row = {"error": f"{type(error).__name__}: {error}"[:500]}
+    send.send_bytes(json.dumps(row).encode())
+    send.close()
+
+
+def _profile_pair(case: Case, folder: Path) -> dict[str, Any]:
+    task = Task(case.task, case.name)
+    reference = Reference(task, "cpu", 0)
+    form, leaves = reference.inputs(1)
+    arguments = tree.unflatten(form, leaves)
+    with torch.no_grad():
+        expected = reference.model()(*arguments)
+        models = {side: load(getattr(case, side), side, folder / side, reference) for side in SIDES}
+        for side, model in models.items():
+            error = (model(*arguments) - expected).norm() / expected.norm()
+            if not error < _TOLERANCE:
+                raise ValueError(f"the {side} kernel is wrong by {error:.2g}")
+        least, _ = work.count(reference, 1)
+        unit = physics.compute_unit("cpu", "fp32", torch.float32)
+        ceilings = physics.load_ceilings("cpu", environment.snapshot("cpu").device, unit)
+        calls = {side: (lambda model=model: model(*arguments)) for side, model in models.items()}
+        times = _time_in_turn(calls, Flusher("cpu", ceilings.cache_bytes))
+        profiles = {}
+        for side, call in calls.items():
+            code, sources = _analyze(folder / side)
+            run, _ = cpu.observe_calls(call, _OBSERVE_SECONDS)
+            profiles[side] = Profile(
+                target="cpu",
+                time_ms=times[side],
+                floor_ms=physics.floor_ms(least, ceilings, unit),
+                work=least,
+                ceilings=ceilings,
+                device=device_properties("cpu", ceilings),
+                precision="fp32",
+                unit=unit,
+                language=case.language,
+                source=getattr(case, side),
+                cpu=cpu_shares.build_profile(code, run, sources),
+            ).to_json()
+    return {"ms": times, "profiles": profiles}
+
+
+def _time_in_turn(calls: dict[str, Any], flusher: Flusher) -> dict[str, float]:
+    """Lower quartile of the time of a call, by side."""
+    samples: dict[str, list[float]] = {side: [] for side in calls}
+    started = time.monotonic()
+    for index in range(_ROUNDS[1]):
+        if index >= _ROUNDS[0] and time.monotonic() - started > _ROUND_SECONDS:
+            break
+        for side, call in calls.items():
+            call()
+            flusher.flush()
+            begun = time.perf_counter()
+            call()
+            samples[side].append(1e3 * (time.perf_counter() - begun))
+    return {side: statistics.quantiles(values, n=4)[0] for side, values in samples.items()}
+
+
+def _analyze(folder: Path) -> Any:
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".so"}
+    sources, commands = {}, {}
+    for path in folder.glob("*.cpp"):
+        sources["kernel.cpp"] = path.read_text()
+        command = path.with_suffix(".command")
+        commands["kernel.cpp"] = json.loads(command.read_text()) if command.exists() else []
+    code, _ = cpu.analyze(files, sources, commands)
+    return code, sources

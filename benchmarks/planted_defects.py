@@ -1,0 +1,111 @@
+"""Plant defects at random into healthy kernels, and check what the diagnosis says of them.
+
+    python benchmarks/planted_defects.py --target cpu --seed 1 --count 50 --out FILE.jsonl.gz
+    python benchmarks/planted_defects.py --again FILE.jsonl.gz ... [--misses]    # no measurement
+    python benchmarks/planted_defects.py --target cpu --seed 1 --count 50 --write DIR    # the sources
+
+Every case is a kernel with one planted defect or two, and its healthy twin (`benchmarks/planted/`). Both are
+profiled, and timed in turn. The diagnosis should name the defect first, predict the gain that the twin shows,
+and accuse no healthy twin. Cases whose defect costs less than a tenth are not ranked: it has no effect here.
+
+`--out` appends to an existing file and skips the cases in it, so a measurement can be continued; `--again`
+diagnoses recorded profiles, so that diagnostics can be improved without measuring again. Kinds of defects,
+families and sizes follow from the seed: a seed that nobody has looked at is a test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
+
+from planted.case import Case, generate  # noqa: E402
+from planted.families import CPU, CUDA  # noqa: E402
+from planted.score import print_scores, score  # noqa: E402
+
+
+def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The rows of these files."""
+    rows = []
+    for path in paths:
+        with gzip.open(path, "rt") as lines:
+            rows += [json.loads(line) for line in lines]
+    return rows
+
+
+def measure(cases: list[Case], out: Path, minutes: float) -> None:
+    """Measure the cases that are not in the file yet, until the time is over."""
+    rows = read([out]) if out.exists() else []
+    finished = {tuple(row["case"][key] for key in ("name", "defective", "healthy")) for row in rows}
+    fresh = [case for case in cases if (case.name, case.defective, case.healthy) not in finished]
+    for row in _rows(fresh, minutes):
+        with gzip.open(out, "at") as lines:
+            lines.write(json.dumps(row) + "\n")
+
+
+def _rows(cases: list[Case], minutes: float) -> Iterator[dict[str, Any]]:
+    if cases and cases[0].target == "cuda":
+        from planted import measure_gpu
+
+        with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+            yield from measure_gpu.measure(cases, Path(folder), 60 * minutes)
+        return
+    from planted import measure_cpu
+
+    end = time.monotonic() + 60 * minutes
+    for case in cases:
+        if time.monotonic() > end:
+            return
+        row = measure_cpu.measure(case)
+        times = row.get("error") or "{defective:.2f} / {healthy:.2f} ms".format(**row["ms"])
+        print(f"{case.name:50} {row['seconds']:5.1f} s  {times}", flush=True)
+        yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="append rows here (JSON lines, gzip)")
+    parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="diagnose recorded profiles")
+    parser.add_argument("--misses", action="store_true", help="print only cases that went wrong")
+    parser.add_argument("--write", type=Path, metavar="DIR", help="write the sources and measure nothing")
+    arguments = parser.parse_args()
+    cases = (
+        []
+        if arguments.again
+        else generate(CUDA if arguments.target == "cuda" else CPU, arguments.seed, arguments.count)
+    )
+    if arguments.write:
+        for case in cases:
+            folder = arguments.write / case.name
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in (("task", case.task), ("defective", case.defective), ("healthy", case.healthy)):
+                (folder / f"{name}.py").write_text(text, encoding="utf-8")
+        return
+    if not (arguments.again or arguments.out):
+        parser.error("give --out FILE to measure, --again FILE to diagnose, or --write DIR")
+    if arguments.out:
+        measure(cases, arguments.out, arguments.minutes)
+    rows = read(arguments.again or [arguments.out])
+    for row in rows:
+        if "error" in row:
+            print(f"{row['case']['name']}: {row['error']}")
+    print_scores([score(row) for row in rows if "error" not in row], arguments.misses)
+
+
+if __name__ == "__main__":
+    main()

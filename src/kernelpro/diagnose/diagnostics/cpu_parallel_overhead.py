@@ -1,0 +1,65 @@
+"""Parallel overhead: a loop starts parallel regions, fetches small pieces of work, or takes locks."""
+
+from __future__ import annotations
+
+from kernelpro.diagnose.account.cpu import coordination_calls, coordination_share
+from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
+from kernelpro.records import Evidence
+
+MIN_SHARE = 0.12
+"""Of the busiest thread's time in the OpenMP runtime. Other work on the machine causes half of it."""
+_REGIONS = (
+    "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
+    "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
+)
+_PIECES = (
+    "use schedule(static), or larger pieces: schedule(dynamic, 16) rows and more",
+    "distribute rows instead of blocks of a few elements",
+)
+_LOCKS = (
+    "give each thread private sums, and combine them once at the end",
+    "collect a large block of updates per lock",
+)
+
+
+def _analyze(context: DiagnosticContext) -> Match | None:
+    cpu, run = context.cpu, context.cpu.dynamic
+    names = coordination_calls(cpu)
+    waiting = coordination_share(cpu)
+    if not names or waiting < MIN_SHARE:
+        return None
+    if any("critical" in name for name in names):
+        cause, advice = "a loop takes a lock: one thread works, the others wait for it", _LOCKS
+    elif any("parallel" in name or "fork" in name for name in names):
+        cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
+    else:
+        cause, advice = "threads fetch small pieces of work, each through the OpenMP runtime", _PIECES
+    effective = min(float(cpu.cores), run.effective_threads or float(cpu.cores))
+    left = (1 - waiting) * effective / cpu.cores
+    if run.alone_ms:  # one thread has neither regions nor locks to wait for
+        left = max(left, min(1.0, run.alone_ms / cpu.cores / context.profile.time_ms))
+    return Match(
+        evidence=(
+            percent("time of the busiest thread in the OpenMP runtime", waiting, MIN_SHARE),
+            Evidence("effective threads", effective, cpu.cores),
+            *(() if run.alone_ms is None else (Evidence("a call with one thread", run.alone_ms, unit="ms"),)),
+        ),
+        cause=f"{cause} ({', '.join(names[:2])})",
+        saved_share=1 - left,
+        basis=f"without waiting and evenly distributed, {left:.0%} of the time is left",
+        where=next((loop.where for loop in cpu.loops if loop.parallel), ""),
+        advice=advice,
+    )
+
+
+DIAGNOSTIC = Diagnostic(
+    name="cpu_parallel_overhead",
+    level="system",
+    target="cpu",
+    analyze=_analyze,
+    trigger="a loop calls the OpenMP runtime (a parallel region, the next piece of a dynamic schedule, a "
+    f"lock), in which the busiest thread spends at least {MIN_SHARE:.0%} of its time",
+    remedy="one parallel region with large pieces of work and private sums",
+    gain_basis="the waiting and the idle cores, but not below the time of one thread over the cores",
+    claims=("thread_coordination", "idle_cores"),
+)
