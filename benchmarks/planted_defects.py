@@ -1,6 +1,7 @@
 """Plant defects at random into healthy kernels, and check what the diagnosis says of them.
 
     python benchmarks/planted_defects.py --target cpu --seed 1 --count 50 --out FILE.jsonl.gz
+    python benchmarks/planted_defects.py --times --builds DIR --out FILE.jsonl.gz    # on a quiet machine
     python benchmarks/planted_defects.py --again FILE.jsonl.gz ... [--misses]    # no measurement
     python benchmarks/planted_defects.py --target cpu --seed 1 --count 50 --write DIR    # the sources
 
@@ -42,22 +43,31 @@ def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(cases: list[Case], out: Path, minutes: float) -> None:
+def time_again(out: Path, builds: Path, minutes: float) -> None:
+    """Time the pairs of a file again, on a quiet machine; what the time does not suffice for stays."""
+    from planted import measure_cpu
+
+    end = time.monotonic() + 60 * minutes
+    rows = [measure_cpu.time_again(row, builds) if time.monotonic() < end else row for row in read([out])]
+    with gzip.open(out, "wt") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def measure(cases: list[Case], out: Path, builds: Path, minutes: float) -> None:
     """Measure the cases that are not in the file yet, until the time is over."""
     rows = read([out]) if out.exists() else []
     finished = {tuple(row["case"][key] for key in ("name", "defective", "healthy")) for row in rows}
     fresh = [case for case in cases if (case.name, case.defective, case.healthy) not in finished]
-    for row in _rows(fresh, minutes):
+    for row in _rows(fresh, builds, minutes):
         with gzip.open(out, "at") as lines:
             lines.write(json.dumps(row) + "\n")
 
 
-def _rows(cases: list[Case], minutes: float) -> Iterator[dict[str, Any]]:
+def _rows(cases: list[Case], builds: Path, minutes: float) -> Iterator[dict[str, Any]]:
     if cases and cases[0].target == "cuda":
         from planted import measure_gpu
 
-        with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-            yield from measure_gpu.measure(cases, Path(folder), 60 * minutes)
+        yield from measure_gpu.measure(cases, builds, 60 * minutes)
         return
     from planted import measure_cpu
 
@@ -65,7 +75,7 @@ def _rows(cases: list[Case], minutes: float) -> Iterator[dict[str, Any]]:
     for case in cases:
         if time.monotonic() > end:
             return
-        row = measure_cpu.measure(case)
+        row = measure_cpu.measure(case, builds)
         times = row.get("error") or "{defective:.2f} / {healthy:.2f} ms".format(**row["ms"])
         print(f"{case.name:50} {row['seconds']:5.1f} s  {times}", flush=True)
         yield row
@@ -80,6 +90,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append rows here (JSON lines, gzip)")
+    parser.add_argument("--builds", type=Path, metavar="DIR", help="keep the built kernels here")
+    parser.add_argument("--times", action="store_true", help="time the pairs in --out again (CPU)")
     parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="diagnose recorded profiles")
     parser.add_argument("--misses", action="store_true", help="print only cases that went wrong")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the sources and measure nothing")
@@ -98,8 +110,12 @@ def main() -> None:
         return
     if not (arguments.again or arguments.out):
         parser.error("give --out FILE to measure, --again FILE to diagnose, or --write DIR")
-    if arguments.out:
-        measure(cases, arguments.out, arguments.minutes)
+    with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
+        builds = arguments.builds or Path(scratch)
+        if arguments.out and arguments.times:
+            time_again(arguments.out, builds, arguments.minutes)
+        elif arguments.out:
+            measure(cases, arguments.out, builds, arguments.minutes)
     rows = read(arguments.again or [arguments.out])
     for row in rows:
         if "error" in row:

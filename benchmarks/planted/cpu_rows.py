@@ -340,10 +340,7 @@ def _normalize_body(kind: str, defects: frozenset[str], real: str) -> str:
         "            for (int k = 0; k < LANES; ++k) parts[k] += TERM;\n        for (auto part : parts) total += part;\n"
     )
     exp = "std::exp" if "libm" in defects else "fast_exp"
-    ahead = "        for (int64_t j = 0; j < dim; j += 16) __builtin_prefetch(from + dim + j);\n"
-    if "row_passes" in defects:
-        ahead = ""
-    write = f"        for (int64_t j = 0; j < dim; ++j) to[j] = VALUE * w[j] + b[j];\n{ahead}"
+    write = "        for (int64_t j = 0; j < dim; ++j) to[j] = VALUE * w[j] + b[j];\n"
     if kind == "rms":
         body = sums.replace("TERM", f"({real})from[j + k] * from[j + k]")
         body += f"        const {real} root = std::sqrt(total / dim + 1e-5{suffix}), inverse = 1 / root;\n"

@@ -56,9 +56,13 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
             taken[i][finding.diagnostic] = taken[i].get(finding.diagnostic, 0.0) + share
         kinds = dict.fromkeys(account.parts[i].part for i in claimed)
         shared.append(replace(finding, claims=tuple(kinds), saves_ms=saves))
-    return sorted(
-        shared, key=lambda finding: finding.objective == "speed" and bool(finding.explained_by)
-    ), left
+    return sorted(shared, key=_order), left
+
+
+def _order(finding: Finding) -> tuple[bool, bool]:
+    """Causes, then symptoms; energy last, as it was ranked."""
+    speed = finding.objective == "speed"
+    return not speed, speed and bool(finding.explained_by)
 
 
 def _taker(parts: Iterable[dict[str, float]]) -> str:

@@ -99,6 +99,9 @@ def _interpreter_time(profile: Profile) -> tuple[float, str] | None:
         return None
     native = run.native_ms / run.call_ms
     torch = sum(operator.ms for operator in run.operators) / run.best_ms  # both of the best call
+    shares = profile.cpu.shares if profile.cpu and profile.cpu.sampled else None
+    if shares and not run.native_calls:  # an extension of torch: its calls cannot be timed from outside
+        native, torch = shares.native + shares.libm, shares.torch + shares.libc
     return max(0.0, 1 - native - torch), (
         f"of a call's {run.call_ms:.4f} ms, {native:.0%} are in native code and {torch:.0%} in torch "
         "operators: Python and waiting take the rest"

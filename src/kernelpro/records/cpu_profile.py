@@ -18,6 +18,8 @@ class MachineLoop(Record):
     """Address of the first instruction."""
     end: int = 0
     innermost: bool = False
+    nest: int = 0
+    """Identifies the outermost loop around it in its function."""
     instructions: int = 0
     mix: dict[str, int] = field(default_factory=dict)
     """Instructions by kind (lab/profile/cpu_code.py: KINDS)."""

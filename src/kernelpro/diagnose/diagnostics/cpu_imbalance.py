@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.records import Evidence
 
-SINGLE, BALANCED = 1.1, 0.8
-"""Below 1.1 effective threads there is one worker (cpu_single_thread); above 80 % of the cores the
+SINGLE, BALANCED = 1.05, 0.8
+"""Below 1.05 effective threads there is one worker (cpu_single_thread); above 80 % of the cores the
 imbalance is that of any run on a machine that also does other work."""
 
 

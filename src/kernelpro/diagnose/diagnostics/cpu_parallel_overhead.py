@@ -6,7 +6,7 @@ from kernelpro.diagnose.account.cpu import coordination_calls, coordination_shar
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
-MIN_SHARE = 0.12
+MIN_SHARE = 0.08
 """Of the busiest thread's time in the OpenMP runtime. Other work on the machine causes half of it."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
-SINGLE = 1.1
+SINGLE = 1.05
 """Effective threads up to which the others only help (allocation, a short prologue)."""
 
 

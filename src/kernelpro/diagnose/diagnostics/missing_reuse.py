@@ -217,9 +217,9 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"a task with {INTENSITY:g} matrix operations per byte or more, whose longest kernel loads "
     f"{TOO_MUCH} bytes or more from L1 per operation, or computes, on tensor cores, tiles of at most "
-    f"{SMALL_EDGE} x {SMALL_EDGE} results at less than {ATTAINABLE / MIN_FASTER:.0%} of the rate; without counters: an "
-    "innermost loop that loads from "
-    "global memory for each product, without tiles. Or, in a task without products, each byte is loaded "
+    f"{SMALL_EDGE} x {SMALL_EDGE} results at less than {ATTAINABLE / MIN_FASTER:.0%} of the rate; "
+    "without counters: an innermost loop that loads from global memory for each product, without tiles. Or, "
+    "in a task with fewer products, each byte is loaded "
     f"{REPEATED:g} times or more, mostly from L1, and nothing is staged",
     remedy="tiles in shared memory and registers; tensor cores; windows that slide through registers",
     gain_basis="the share of loads that 64 x 64 tiles would not need, times the share of the time that "

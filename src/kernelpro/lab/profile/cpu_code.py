@@ -95,7 +95,7 @@ def analyze_function(file: str, name: str, instructions: Sequence[CpuInstruction
         instructions=len(instructions),
         mix=count_kinds(instructions),
         calls=_count_calls(instructions),
-        loops=tuple(_analyze_loop(body, innermost) for body, innermost in find_loops(instructions)),
+        loops=_analyze_loops(instructions),
     )
 
 
@@ -159,6 +159,65 @@ def _reaches_end(span: Sequence[CpuInstruction]) -> bool:
         if span[position].name not in ("b", "jmp", "ret", "br"):
             pending.append(position + 1)
     return False
+
+
+def _analyze_loops(instructions: Sequence[CpuInstruction]) -> tuple[MachineLoop, ...]:
+    loops, nests = find_loops(instructions), find_nests(instructions) if instructions else {}
+    return tuple(
+        replace(_analyze_loop(body, innermost), nest=nests.get(body[0].address, 0))
+        for body, innermost in loops
+    )
+
+
+def find_nests(body: Sequence[CpuInstruction]) -> dict[int, int]:
+    """By address of an instruction in a loop, the first address of its outermost loop.
+
+    Compilers move parts of a loop behind its end, so that spans of addresses do not nest. Instructions of one
+    loop reach each other, whatever their order: a strongly connected component (Kosaraju's algorithm).
+    """
+    index = {instruction.address: i for i, instruction in enumerate(body)}
+    follow: list[list[int]] = []
+    for i, instruction in enumerate(body):
+        target = _branch_target(instruction) if "branch" in instruction.kinds else -1
+        falls = instruction.name not in ("b", "jmp", "ret", "br")
+        follow.append([j for j in (index.get(target, -1), i + 1 if falls else -1) if 0 <= j < len(body)])
+    precede: list[list[int]] = [[] for _ in body]
+    for i, nexts in enumerate(follow):
+        for j in nexts:
+            precede[j].append(i)
+    nests: dict[int, int] = {}
+    seen: set[int] = set()
+    for start in reversed(_finishing_order(follow)):
+        component, pending = [], [start]
+        while pending:
+            i = pending.pop()
+            if i not in seen:
+                seen.add(i)
+                component.append(i)
+                pending += precede[i]
+        if len(component) > 1:
+            first = body[min(component)].address
+            nests |= {body[i].address: first for i in component}
+    return nests
+
+
+def _finishing_order(follow: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes of a graph in the order in which a depth-first search leaves them."""
+    order: list[int] = []
+    seen: set[int] = set()
+    for start in range(len(follow)):
+        stack = [(start, iter(follow[start]))] if start not in seen else []
+        seen.add(start)
+        while stack:
+            node, nexts = stack[-1]
+            child = next((n for n in nexts if n not in seen), None)
+            if child is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(child)
+                stack.append((child, iter(follow[child])))
+    return order
 
 
 def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> MachineLoop:

@@ -73,6 +73,7 @@ def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None 
 
     loops: list[CpuLoop] = []
     sweeps: list[tuple[Sweep, set[str]]] = []
+    nests: dict[tuple[str, str, int], int] = {}
     functions: list[FunctionShare] = []
     for function in code.functions:
         if part := share(function.file, function.begin, function.end):
@@ -85,7 +86,12 @@ def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None 
                 other is not loop and other.begin <= loop.begin and loop.end <= other.end
                 for other in function.loops
             ):
-                sweeps.append((Sweep(where, function.name, loop_share), set(loop.calls)))
+                key = (function.file, function.name, loop.nest or loop.begin)
+                if key in nests:  # another part of the same loop, which the compiler has moved
+                    sweeps[nests[key]] = _joined(sweeps[nests[key]], where, loop_share, loop.calls)
+                else:
+                    nests[key] = len(sweeps)
+                    sweeps.append((Sweep(where, function.name, loop_share), set(loop.calls)))
             if loop.innermost:
                 lines = set(loop.lines)
                 remainder = not loop.bits and any(lines & other for other in vector_lines)
@@ -125,6 +131,15 @@ Shared = TypeVar("Shared", FunctionShare, CpuLoop, Sweep)
 
 def _by_share(items: Iterable[Shared]) -> tuple[Shared, ...]:
     return tuple(sorted(items, key=lambda item: -item.share))
+
+
+def _joined(
+    sweep: tuple[Sweep, set[str]], where: str, share: float, calls: Iterable[str]
+) -> tuple[Sweep, set[str]]:
+    """The sweep with another part of its loop; the longer part gives the place."""
+    known, names = sweep
+    where = where if share > known.share else known.where
+    return replace(known, where=where, share=known.share + share), names | set(calls)
 
 
 def _merge_called_loops(sweeps: Sequence[tuple[Sweep, set[str]]]) -> Iterable[Sweep]:

@@ -138,7 +138,7 @@ class ProfilingServer(CandidateServer):
 def _code_files() -> dict[str, bytes]:
     """Return the build artifacts: libraries, cubins with their metadata, logs, sources."""
     files = {}
-    for variable in ("KERNELPRO_BUILD_DIR", "TRITON_CACHE_DIR"):
+    for variable in ("KERNELPRO_BUILD_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
         root = Path(os.environ.get(variable, "/nonexistent"))
         for path in sorted(root.rglob("*")):
             if path.suffix in _CODE_SUFFIXES and path.is_file() and not path.name.startswith(_TRITON_HELPERS):
