@@ -23,6 +23,8 @@ MIN_UNEXPLAINED = 0.15
 """Share of a call from which unclaimed time is a finding."""
 MIN_LEFT = 0.2
 """Share of a finding's parts that findings before it must leave; with less it is their symptom."""
+MIN_OWN = 0.25
+"""Share of a call in parts that no cause has touched, from which a symptom is a cause of its own."""
 NEAR_FLOOR = 0.85
 """Share of the floor's speed below which a call without findings gets one."""
 _AVOIDABLE = 0.5
@@ -38,12 +40,18 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
     taken: list[dict[str, float]] = [{} for _ in account.parts]
     shared = []
     for finding in findings:
-        if finding.objective != "speed" or finding.explained_by:
+        if finding.objective != "speed":
             shared.append(finding)
             continue
         claimed = [i for i, part in enumerate(account.parts) if left[i] > 0 and _claims(finding, part)]
         available = sum(left[i] for i in claimed)
         whole = sum(part.ms for part in account.parts if part.part != "floor" and _claims(finding, part))
+        if finding.explained_by:
+            names = {name for i in claimed for name in taken[i]}
+            if available < MIN_OWN * account.total_ms or available < whole or names or not finding.claims:
+                shared.append(finding)
+                continue
+            finding = replace(finding, explained_by="")  # no finding before it explains its parts
         if whole and available < MIN_LEFT * whole:
             cause = _taker(taken[i] for i, part in enumerate(account.parts) if _claims(finding, part))
             shared.append(replace(finding, explained_by=cause, claims=()))

@@ -83,6 +83,8 @@ class Match:
     """Best first; empty: the diagnostic's own advice."""
     kernel: str = ""
     """The kernel that a system diagnostic refers to, if it is one."""
+    claims: tuple[PartKind, ...] | None = None
+    """Parts that this match's remedy removes; None: the diagnostic's own."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,7 @@ class DiagnosticContext:
         gain = self.gain(match, diagnostic.objective)
         levels = ((HIGH, Severity.HIGH), (MEDIUM, Severity.MEDIUM))
         advice = match.advice or diagnostic.advice
+        claims = diagnostic.claims if match.claims is None else match.claims
         if self.subject is not None and not self.subject.authored:
             advice = (REPLACE, *(f"in your kernel, {text}" for text in advice[:1]))
         return Finding(
@@ -291,7 +294,7 @@ class DiagnosticContext:
             display_name(self.subject, self.profile.kernels) if self.subject else match.kernel,
             match.where,
             objective=diagnostic.objective,
-            claims=diagnostic.claims if diagnostic.objective == "speed" else (),
+            claims=claims if diagnostic.objective == "speed" else (),
         )
 
 

@@ -21,6 +21,8 @@ NATIVE: tuple[PartKind, ...] = (
     *("dependency_chains", "vector_code", "native_code"),
 )
 """Parts of native code that belong to the CPU alone."""
+_SHARED = 1.2
+"""Effective threads from which work is shared at all."""
 _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
 
@@ -49,10 +51,24 @@ def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
     parts["host"] = scale * shares.host if total else rest
     parts["torch_operators"] = scale * (shares.torch + shares.libc)
     native = scale * (shares.native + shares.libm)
-    effective = min(float(cpu.cores), run.effective_threads or float(cpu.cores))
-    parts["idle_cores"] = native * (1 - effective / cpu.cores)
+    parts["idle_cores"] = native * (1 - (effective_threads(cpu) or float(cpu.cores)) / cpu.cores)
     _divide_native(parts, native - parts["idle_cores"], cpu)
     return parts
+
+
+def effective_threads(cpu: CpuProfile) -> float | None:
+    """How many threads' work is done at a time; None where calls were not observed.
+
+    Work of all threads over that of the busiest, which a core that others share overstates: where one thread
+    takes more times as long as all, that counts.
+    """
+    run = cpu.dynamic
+    if run.effective_threads is None:
+        return None
+    effective = run.effective_threads
+    if effective >= _SHARED and run.alone_ms and run.best_ms:
+        effective = max(effective, run.alone_ms / run.best_ms)
+    return min(float(cpu.cores), effective)
 
 
 def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account.cpu import effective_threads
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.records import Evidence
 
@@ -12,7 +13,7 @@ imbalance is that of any run on a machine that also does other work."""
 
 def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, cores = context.cpu, context.cpu.cores
-    effective = cpu.dynamic.effective_threads
+    effective = effective_threads(cpu)
     if effective is None:
         raise MissingData("observed calls")
     if cores < 2 or not SINGLE <= effective < BALANCED * cores:

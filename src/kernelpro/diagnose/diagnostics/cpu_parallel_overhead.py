@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.cpu import coordination_calls, coordination_share
+from kernelpro.diagnose.account.cpu import coordination_calls, coordination_share, effective_threads
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
@@ -34,7 +34,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
     else:
         cause, advice = "threads fetch small pieces of work, each through the OpenMP runtime", _PIECES
-    effective = min(float(cpu.cores), run.effective_threads or float(cpu.cores))
+    effective = effective_threads(cpu) or float(cpu.cores)
     left = (1 - waiting) * effective / cpu.cores
     if run.alone_ms:  # one thread has neither regions nor locks to wait for
         left = max(left, min(1.0, run.alone_ms / cpu.cores / context.profile.time_ms))

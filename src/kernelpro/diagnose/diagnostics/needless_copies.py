@@ -48,6 +48,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         saved_share=lost / call,
         basis=f"copies take {lost:.0f} of {call:.0f} us, with the waits they cause",
         advice=(_STAY, *_ADVICE) if host else _ADVICE,
+        claims=None if kernels else ("copies", "gaps", "host"),
     )
 
 

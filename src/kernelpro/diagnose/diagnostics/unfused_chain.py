@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernelpro.diagnose.device_time import COPYING
+from kernelpro.diagnose.device_time import COPYING, untraced_us
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
@@ -18,7 +18,8 @@ MIN_SAVED = 0.05
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    call, ceiling = context.timeline.call_us, context.profile.ceilings.bandwidth
+    ceiling = context.profile.ceilings.bandwidth
+    call = max(context.timeline.busy_us, untraced_us(context.profile, context.timeline))
     library = [k for k in context.profile.kernels if not k.authored and not COPYING.search(k.name)]
     elementwise = [k for k in library if _ELEMENTWISE.search(k.name)]
     chain = [k for k in library if k in elementwise or _REDUCTION.search(k.name)]

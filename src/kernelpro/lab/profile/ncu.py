@@ -153,7 +153,7 @@ def parse_raw_page(text: str, entries: int, marked: bool = True) -> list[dict[st
     for row in _rows(text):
         name = demangle(row.get("Kernel Name", ""))
         if MARKER_KERNEL in name:
-            entry += 1
+            entry += marked
             continue
         if not 0 <= entry < entries:
             continue
