@@ -88,7 +88,8 @@ def test_a_profiler_has_a_tmp_of_its_own(launcher: SandboxLauncher, tmp_path: Pa
 
 def test_what_many_children_need_is_imported_before_the_fork(launcher: SandboxLauncher) -> None:
     module = "torch._inductor.runtime.cache_dir_utils"  # asks for the folder of temporary files
-    first = launcher.start("build", LIMITS, preload_modules=(module, "no_such_module"))
+    launcher.preload((module, "no_such_module"))
+    first = launcher.start("build", LIMITS)
     later = launcher.start("build", LIMITS)
     try:
         for process in (first, later):

@@ -83,6 +83,8 @@ class Bench:
                         "no CUDA device is visible to torch: use --target cpu, or run on a host with a GPU"
                     )
                 device_memory.avoid_fragmentation()
+                if _are_compiled(self.options.baselines):
+                    self.launcher.preload(_COMPILER_MODULES)  # meanwhile; on a CPU it would disturb ceilings
                 torch.zeros(1, device="cuda")
             self._ballast = device_memory.Ballast(self.target)
             self.seed = secrets.randbits(48)
@@ -274,7 +276,8 @@ class Bench:
         none."""
         cache = _compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        modules = _COMPILER_MODULES if any(not name.startswith("eager") for name in variants) else ()
+        if _are_compiled(variants):
+            self.launcher.preload(_COMPILER_MODULES)
         environment = caches | _thread_variables() | paths.child_environment()
         regions, page = self._reference_regions(buffer_sets), self._completion_page()
         try:
@@ -287,7 +290,6 @@ class Bench:
                 shared_fds=_file_descriptors(regions, page),
                 environment=environment,
                 trusted_dirs=[cache],
-                preload_modules=modules,
             )
         except BaseException:  # Ctrl-C too
             if regions is not self._candidate_regions:
@@ -413,6 +415,10 @@ class Bench:
         if self._ballast:
             self._ballast.close()
         unload(self.task)
+
+
+def _are_compiled(variants: Collection[str]) -> bool:
+    return any(not name.startswith("eager") for name in variants)
 
 
 def _file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:

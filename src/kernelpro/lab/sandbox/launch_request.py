@@ -1,9 +1,20 @@
-"""What the launcher sends to the zygote to start one child."""
+"""What the launcher sends to the zygote: modules to import, and children to start."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class PreloadRequest:
+    """Modules that the zygote imports once, for all later children."""
+
+    modules: tuple[str, ...]
+
+    def dumps(self) -> bytes:
+        """The request as JSON."""
+        return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,6 @@ class LaunchRequest:
     """System calls that the filter lets through; profilers need some."""
     private_tmp: bool = False
     """Give the child an own, writable /tmp (in namespaces)."""
-    preload_modules: tuple[str, ...] = ()
-    """Modules that the zygote imports before the fork."""
     triton_cache: str = ""
     """A folder to start the child's Triton cache from."""
 
@@ -39,7 +48,8 @@ class LaunchRequest:
         """The request as JSON."""
         return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def loads(cls, data: bytes) -> LaunchRequest:
-        """The inverse of `dumps`."""
-        return cls(**json.loads(data))
+
+def parse_request(data: bytes) -> PreloadRequest | LaunchRequest:
+    """The inverse of `dumps`."""
+    fields = json.loads(data)
+    return PreloadRequest(**fields) if "modules" in fields else LaunchRequest(**fields)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernelpro.lab.languages import cute
 from kernelpro.lab.sandbox import zygote
-from kernelpro.lab.sandbox.launch_request import LaunchRequest
+from kernelpro.lab.sandbox.launch_request import LaunchRequest, PreloadRequest
 from kernelpro.lab.sandbox.process import (
     MAX_PROCESSES,
     PROBE_ROLE,
@@ -183,6 +183,7 @@ class SandboxLauncher:
             )
         theirs.close()
         self._requests, self._ready = ours, False
+        self._preloaded: set[tuple[str, ...]] = set()
 
     def _await_zygote(self) -> None:
         """Wait until the zygote has imported torch; replace one that has died."""
@@ -215,6 +216,15 @@ class SandboxLauncher:
             return level, "; ".join(reasons)
         raise CannotStart(f"sandbox level {requested} does not work here ({'; '.join(reasons)})")
 
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Let the zygote import modules, for all later children; returns at once. Children that are started
+        meanwhile wait for it."""
+        with self._lock:
+            self._await_zygote()
+            if modules not in self._preloaded:
+                self._requests.send(PreloadRequest(modules).dumps())
+                self._preloaded.add(modules)
+
     def start(
         self,
         role: str,
@@ -225,13 +235,12 @@ class SandboxLauncher:
         trusted_dirs: list[str] | None = None,
         allowed_syscalls: tuple[str, ...] = (),
         private_tmp: bool = False,
-        preload_modules: tuple[str, ...] = (),
     ) -> SandboxedProcess:
         """A new child in its own sandbox, ready for requests.
 
         With `trusted_dirs` the child may read everything and write below these paths: the same confinement,
         so that both sides of a timing pay the same for it, but with wider rights. See LaunchRequest for the
-        rest; `preload_modules` are imported once, for all later children too.
+        rest.
         """
         with self._lock:
             self._await_zygote()
@@ -262,7 +271,6 @@ class SandboxLauncher:
             memory_bytes=limits.memory_bytes if limits and limits.address_space else None,
             allowed_syscalls=allowed_syscalls,
             private_tmp=private_tmp,
-            preload_modules=preload_modules,
             triton_cache=self._triton_cache if trusted_dirs is None else "",
         )
         control, theirs = socket.socketpair()

@@ -5,9 +5,9 @@ sees a task, a seed or an input, and never starts CUDA, so that its forks are bl
 started with a scrubbed environment forks its zygote before it reads anything (`fork`): both share one import
 of torch.
 
-A request is one datagram: a LaunchRequest with file descriptors (control socket, log, status pipe, shared
-memory ...). The status pipe first carries the host PIDs of the child and of its guard (`pid N M`), and last
-the child's wait status (`exit N`).
+A request is one datagram: a PreloadRequest, or a LaunchRequest with file descriptors (control socket, log,
+status pipe, shared memory ...). The status pipe first carries the host PIDs of the child and of its guard
+(`pid N M`), and last the child's wait status (`exit N`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tempfile
 import traceback
 
 from kernelpro.lab.sandbox import jail
-from kernelpro.lab.sandbox.launch_request import LaunchRequest
+from kernelpro.lab.sandbox.launch_request import LaunchRequest, PreloadRequest, parse_request
 
 _MAX_REQUEST = 1 << 16
 _FOLDER_VARIABLES = (
@@ -58,10 +58,10 @@ def main(descriptor: int) -> None:
         data, fds, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 16)
         if not data:
             return
-        request = LaunchRequest.loads(data)
-        if request.preload_modules:
-            _preload(request.preload_modules)
-        if os.fork() == 0:
+        request = parse_request(data)
+        if isinstance(request, PreloadRequest):
+            _preload(request.modules)
+        elif os.fork() == 0:
             requests.close()
             _run_guard(request, fds)
         for fd in fds:
