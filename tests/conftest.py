@@ -50,6 +50,7 @@ TOGETHER = (
     "engine/test_loop.py",
     "engine/test_objective.py",
     "engine/test_profiling.py",
+    "engine/test_shape_dispatch.py",
     "engine/test_steering.py",
     "engine/test_store.py",
     "engine/test_team_run.py",
@@ -85,6 +86,7 @@ TOGETHER = (
     "lab/test_tolerance.py",
     "lab/test_triton_ahead.py",
     "lab/test_tripwires.py",
+    "lab/test_unseen_shapes.py",
     "lab/test_wire.py",
     "lab/test_worker.py",
     "lab/tuning/",
@@ -114,6 +116,7 @@ TOGETHER = (
     "test_profile.py",
     "test_records.py",
     "test_report_at_the_end.py",
+    "test_shapes.py",
     "ui/",
 )
 """Tests whose outcome does not depend on the clock: they run and judge beside each other, and no word of theirs is about speeds

@@ -8,26 +8,36 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelpro.records import BadInput, Mode, Precision, Task
+from kernelpro.records import BadInput, Mode, Precision, Shape, Task
+from kernelpro.records.shapes import check_weight, make_shape, parse_shape
+
+Inputs = Sequence[Any] | Mapping[str, Any]
+"""Positional arguments of a call, or keyword arguments; a list of several such tuples or dicts: one for each
+shape."""
 
 
 def load_task(
     reference: Any,
-    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    inputs: Inputs = (),
     init_inputs: Sequence[Any] | None = None,
     mode: Mode | None = None,
     precision: Precision | None = None,
+    weights: Sequence[float] = (),
 ) -> Task:
     """A task from a KernelBench file, `package.module:Class`, `file.py:Class`, an `nn.Module` or a function.
 
     For modules and functions `inputs` are examples: every judged call gets new values with the same shapes
-    and the same distribution. A module keeps its own mode and parameters unless `mode` is given; a
-    KernelBench file runs in train mode, as KernelBench runs it. `inputs` are positional arguments, or keyword
-    arguments as a dict. `init_inputs` are the constructor arguments of `ModelNew`; by default those of the
+    and the same distribution. They are positional arguments, or keyword arguments as a dict. A list of
+    several tuples or dicts, `[(x1,), (x2,)]`, gives several shapes; `weights` says how often each occurs. For
+    a KernelBench file such a list has dicts of constants, see records/shapes.py.
+
+    A module keeps its own mode and parameters unless `mode` is given; a KernelBench file runs in train mode,
+    as KernelBench runs it. `init_inputs` are the constructor arguments of `ModelNew`; by default those of the
     module, as far as its attributes and parameters show them.
     """
     if isinstance(reference, Task):
@@ -35,7 +45,8 @@ def load_task(
     init_inputs = None if init_inputs is None else list(init_inputs)
     reference, inputs, init_inputs = find_reference(reference, inputs, init_inputs)
     if isinstance(reference, (str, Path)):
-        return _check_file(Task.from_file(reference, mode or "train", precision), reference)
+        task = _check_file(Task.from_file(reference, mode or "train", precision), reference)
+        return _with_constants(task, _input_sets(inputs), weights) if inputs else task
     import torch
 
     from kernelpro.pools import call_arguments, live_tasks
@@ -45,40 +56,70 @@ def load_task(
     if isinstance(reference, type) and issubclass(reference, torch.nn.Module):
         raise BadInput(f"{reference.__qualname__} is a class: give an instance of it, with its weights")
     reference = getattr(reference, "_orig_mod", reference)  # what torch.compile wrapped
-    if isinstance(inputs, Mapping):
-        function = reference.forward if isinstance(reference, torch.nn.Module) else reference
-        inputs = call_arguments.as_positional(function, inputs)
-    if isinstance(reference, torch.nn.Module):
+    is_module = isinstance(reference, torch.nn.Module)
+    if not callable(reference):
+        raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+    input_sets, keyword_only = call_arguments.positional_sets(
+        reference.forward if is_module else reference, _input_sets(inputs)
+    )
+    if is_module:
         if init_inputs is None:
             init_inputs = call_arguments.infer_init_inputs(reference)
-        packed = live_tasks.pack_module(reference, inputs, init_inputs)
+        packed = live_tasks.pack_module(reference, input_sets, init_inputs, keyword_only)
         own_mode: Mode = "train" if reference.training else "eval"
-        outputs = packed.outputs if mode in (None, own_mode) else ""
-        return Task(
-            packed.source,
-            packed.entry,
-            "module",
-            packed.entry,
-            packed.payload,
-            mode or own_mode,
-            precision,
-            outputs,
-            packed.files,
+    else:
+        packed = live_tasks.pack_function(reference, input_sets, keyword_only)
+        own_mode = mode or "eval"
+    return Task(
+        packed.source,
+        packed.entry,
+        "module" if is_module else "function",
+        packed.entry,
+        packed.payload,
+        mode or own_mode,
+        precision,
+        packed.outputs if mode in (None, own_mode) else "",
+        packed.files,
+        tuple(
+            Shape(weight, example=number)
+            for number, weight in enumerate(_checked_weights(weights, len(input_sets)))
+        ),
+    )
+
+
+def _input_sets(inputs: Inputs) -> list[Any]:
+    """The inputs of each shape: several if they are a list of several tuples or dicts."""
+    is_several = isinstance(inputs, list) and len(inputs) > 1
+    if is_several and all(isinstance(item, (tuple, Mapping)) for item in inputs):
+        return list(inputs)
+    return [inputs]
+
+
+def _checked_weights(weights: Sequence[float], count: int) -> list[float]:
+    if weights and len(weights) != count:
+        raise BadInput(f"weights: {len(weights)} for {count} shapes: give one for each")
+    return [check_weight(weight, "weights") for weight in weights] if weights else [1.0] * count
+
+
+def _with_constants(task: Task, input_sets: list[Any], weights: Sequence[float]) -> Task:
+    """A KernelBench task with several shapes, by their constants."""
+    if not all(isinstance(item, Mapping) for item in input_sets):
+        raise BadInput(
+            "inputs: a KernelBench file makes its own; for several shapes give dicts of its constants, "
+            'such as [{"batch": 8}, {"batch": 64}]'
         )
-    if callable(reference):
-        packed = live_tasks.pack_function(reference, inputs)
-        return Task(
-            packed.source,
-            packed.entry,
-            "function",
-            packed.entry,
-            packed.payload,
-            mode or "eval",
-            precision,
-            packed.outputs,
-            packed.files,
-        )
-    raise BadInput(f"a task is a path, an nn.Module or a function, not a {type(reference).__name__}")
+    shapes = [make_shape(item, "inputs") for item in input_sets]
+    if weights:
+        checked = _checked_weights(weights, len(shapes))
+        shapes = [replace(shape, weight=weight) for shape, weight in zip(shapes, checked, strict=True)]
+    return replace(task, shapes=tuple(shapes))
+
+
+def with_shapes(task: Task, texts: Sequence[str]) -> Task:
+    """The task with the shapes that the command line names. Raises BadInput."""
+    if texts and task.form != "kernelbench":
+        raise BadInput("--shape needs a KernelBench file: for a module give several inputs from Python")
+    return replace(task, shapes=tuple(map(parse_shape, texts))) if texts else task
 
 
 def _check_file(task: Task, path: str | Path) -> Task:

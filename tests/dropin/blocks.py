@@ -70,7 +70,7 @@ def optimized(block: Block | None = None, kernel: str = KERNEL, strict: bool = F
     torch.manual_seed(1)
     block = block or Block(16).eval()
     task = api.load_task(block, [torch.randn(4, 16)])
-    spec = winners.describe_winner(task, kernel, "cpu", None)
+    (spec,) = winners.describe_winner(task, [kernel], "cpu", None)
     assert spec.init == (16,), "inferred from the module"
     return optimize_module(block, winners.winner_factory(spec, kernel, None), strict)
 

@@ -70,7 +70,7 @@ def test_an_exported_program_calls_the_operator(strict: bool) -> None:
 
 def test_the_operator_passes_the_checks_of_torch() -> None:
     fast = optimized()
-    spec = fast._kernelpro.factory.spec
+    spec = fast._kernelpro.factories[0].spec
     operator = getattr(torch.ops.kernelpro, f"block_{spec.digest}").default
     state = [t.detach() for t in (fast.w, fast.norm.weight, fast.norm.bias)]
     torch.library.opcheck(operator, ([X], state), test_utils=("test_schema", "test_faketensor"))

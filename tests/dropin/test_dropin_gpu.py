@@ -25,7 +25,7 @@ def fast(request: pytest.FixtureRequest) -> Any:
         source = seed_source(Reference(task, "cuda", 0), "compile")
     else:
         source = (RMSNORM / f"{request.param}.py").read_text()
-    spec = winners.describe_winner(task, source, "cuda", None)
+    (spec,) = winners.describe_winner(task, [source], "cuda", None)
     assert (spec.noun == "kernel") == (request.param != "compile")
     module = winners.build_reference(task).cuda()
     optimized = optimize_module(module, winners.winner_factory(spec, source, task))

@@ -16,7 +16,7 @@ from kernelpro.records import Task
 
 SETUP = """
 import torch, kernel
-model = kernel.OptimizedModel(*kernel._EXPORT_SPEC["init"])
+model = kernel.OptimizedModel(*kernel._EXPORT_SPECS[0]["init"])
 x, *rest = kernel._export.inputs(1, 'cpu')
 reference = super(type(model).__mro__[1], model).forward
 torch.set_grad_enabled(False)

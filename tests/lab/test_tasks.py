@@ -150,7 +150,7 @@ class Held(nn.Module):
 
 
 def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
-    packed = live_tasks.pack_module(Held(), [torch.randn(4, 8)])
+    packed = live_tasks.pack_module(Held(), [[torch.randn(4, 8)]])
     task = Task(packed.source, packed.entry, "module", packed.entry, packed.payload)
     reference = Reference(task, "cpu", 1)
     wide, plain = reference.model(torch.float64), reference.model()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from kernelpro.records import (
     Target,
     Verdict,
 )
-from kernelpro.tasks import load_task
+from kernelpro.tasks import Inputs, load_task
 
 if TYPE_CHECKING:
     from kernelpro.records import Diagnosis, Profile
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OPTION = re.compile(r"`?--(author|model|target|mode|price|role|disable-tripwire)(?: ([^\s;,)`]+))?`?")
 _NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
-Inputs = Sequence[Any] | Mapping[str, Any]
-"""Positional arguments of a call, or keyword arguments."""
 
 
 def in_python(message: str) -> str:
@@ -76,6 +74,7 @@ def judge(
     candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
     inputs: Inputs = (),
     *,
+    weights: Sequence[float] = (),
     init_inputs: Sequence[Any] | None = None,
     mode: Mode | None = None,
     precision: Precision | None = None,
@@ -87,7 +86,8 @@ def judge(
 ) -> list[Verdict]:
     """Judge candidates (paths or Candidates) on this machine; returns a verdict for each.
 
-    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`. `quick`
+    `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
+    `load_task`. `quick`
     and `full` measure for a shorter or longer time. `baselines` are added to the default ones. `options` sets
     everything else about judging.
     """
@@ -98,7 +98,7 @@ def judge(
         raise BadInput("quick and full exclude each other: give one")
     several = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
     loaded = [item if isinstance(item, Candidate) else Candidate.from_file(item) for item in several]
-    task = load_task(reference, inputs, init_inputs, mode, precision)
+    task = load_task(reference, inputs, init_inputs, mode, precision, weights)
     judge_options = add_baselines(options or Options(), baselines)
     if quick or full:
         judge_options = replace(judge_options, effort="quick" if quick else "full")
@@ -163,6 +163,7 @@ def profile(
     candidate: str | Path | Candidate,
     inputs: Inputs = (),
     *,
+    weights: Sequence[float] = (),
     init_inputs: Sequence[Any] | None = None,
     mode: Mode | None = None,
     precision: Precision | None = None,
@@ -172,7 +173,8 @@ def profile(
 ) -> ProfileResult:
     """Profile a candidate and diagnose what limits it, as `kernelpro profile` does.
 
-    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`.
+    `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
+    `load_task`.
     """
     from kernelpro.diagnose.diagnostics import registry
     from kernelpro.diagnose.track_record import TrackRecord
@@ -181,7 +183,7 @@ def profile(
 
     check_target(target)
     loaded = candidate if isinstance(candidate, Candidate) else Candidate.from_file(candidate)
-    task = load_task(reference, inputs, init_inputs, mode, precision)
+    task = load_task(reference, inputs, init_inputs, mode, precision, weights)
     spec = profiling.ProfileSpec(task, loaded, target, options or Options())
     with create_pool(pool, spec.options.sandbox) as workers:
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelpro.api.judging import (
-    Inputs,
     Stops,
     add_baselines,
     beside_any_loop,
@@ -32,7 +31,7 @@ from kernelpro.records import (
     Target,
     Task,
 )
-from kernelpro.tasks import find_reference, load_task
+from kernelpro.tasks import Inputs, find_reference, load_task
 
 if TYPE_CHECKING:
     from kernelpro.engine.session import RunRequest
@@ -51,6 +50,7 @@ def optimize(
     reference: Any,
     inputs: Inputs = (),
     *,
+    weights: Sequence[float] = (),
     init_inputs: Sequence[Any] | None = None,
     mode: Mode | None = None,
     precision: Precision | None = None,
@@ -82,7 +82,8 @@ def optimize(
 ) -> OptimizationResult:
     """Search for a faster kernel, as `kernelpro optimize` does.
 
-    `reference`, `inputs`, `init_inputs`, `mode` and `precision` describe the task, see `load_task`.
+    `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
+    `load_task`.
 
     `model` is the LLM that writes kernels, or `author` names an author without one (`playbook`, `files:DIR`);
     by default KERNELPRO_MODEL, else a provider whose key is set, else the playbook. `roles` are settings of
@@ -123,7 +124,7 @@ def optimize(
         stop_at_floor,
     )
     config = RunConfig(
-        load_task(reference, inputs, init_inputs, mode, precision),
+        load_task(reference, inputs, init_inputs, mode, precision, weights),
         target or "cpu",
         choice.author,
         choice.models,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelpro.api.judging import Inputs
 from kernelpro.records import (
     BadInput,
     Interval,
     Outcome,
     Verdict,
 )
+from kernelpro.tasks import Inputs
 
 if TYPE_CHECKING:
     from kernelpro.dropin.patching import Patch
@@ -47,17 +47,19 @@ class OptimizationResult:
         from kernelpro.pools import winners
 
         winner = self._winner()
-        spec = winners.describe_winner(
-            winner.task, winner.source, winner.target, winner.verdict.tolerance if winner.verdict else None
-        )
+        tolerance = winner.verdict.tolerance if winner.verdict else None
+        specs = winners.describe_winner(winner.task, winner.sources, winner.target, tolerance)
         task = winner.task if winner.task.form == "kernelbench" else None
-        factory = winners.winner_factory(spec, winner.source, task)
+        factories = tuple(
+            winners.winner_factory(spec, source, task)
+            for spec, source in zip(specs, winner.sources, strict=True)
+        )
         base = module if module is not None else self.reference
         if base is None and task is not None:
             base = winners.build_reference(task)
         if winner.task.form == "function" and module is None:
             base = function_class(self.reference)()
-        return optimize_module(base, factory, strict)
+        return optimize_module(base, factories, strict)
 
     def _winner(self) -> Winner:
         from kernelpro.engine.export import select_winner
@@ -94,6 +96,8 @@ class OptimizationResult:
         lines = [wording.describe_winner(self.verdict, self.outcome.best, self.author)]
         speedups = [f"{name} {wording.format_speedup(ratio)}" for name, ratio in self.speedups.items()]
         lines.append(f"  over each baseline: {', '.join(speedups)}")
+        details = (*wording.describe_shapes(self.verdict), wording.describe_unseen(self.verdict))
+        lines += [f"  {line}" for line in details if line]
         if self.report:
             lines.append(f"  report: {self.report}")
         return "\n".join(lines)

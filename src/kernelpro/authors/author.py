@@ -7,7 +7,19 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kernelpro.records import Action, Cost, Finding, Graph, Hardware, Limits, Target, Task, Verdict, digest
+from kernelpro.records import (
+    Action,
+    Cost,
+    Finding,
+    Graph,
+    Hardware,
+    Limits,
+    ShapeTimes,
+    Target,
+    Task,
+    Verdict,
+    digest,
+)
 
 
 class NoProposal(Exception):
@@ -77,6 +89,10 @@ class Assignment:
     """The task's operator graph, if it could be captured."""
     graph_error: str = ""
     """Why there is no graph."""
+    other_graphs: tuple[Graph, ...] = ()
+    """The graph for each further shape of the task; of a task with one shape, for another batch size."""
+    shapes: tuple[ShapeTimes, ...] = ()
+    """The shapes of the task, with their baselines."""
     hardware: Hardware = field(default_factory=Hardware)
     languages: tuple[str, ...] = ()
     """Languages allowed; empty: all of the target."""

@@ -32,7 +32,7 @@ from kernelpro.records import (
 from kernelpro.records.energy import ENERGY_COLUMNS, energy_cells
 from kernelpro.records.interval import format_share
 from kernelpro.report import wording
-from kernelpro.tasks import load_task
+from kernelpro.tasks import load_task, with_shapes
 
 
 def judge_candidates(options: JudgeOptions) -> int:
@@ -49,7 +49,7 @@ def judge_candidates(options: JudgeOptions) -> int:
         energy=options.energy,
     )
     candidates = [Candidate.from_file(path) for path in options.candidates]
-    task = load_task(options.task, mode=options.mode, precision=options.precision)
+    task = with_shapes(load_task(options.task, mode=options.mode, precision=options.precision), options.shape)
     jobs = [
         Job(str(index), "judge", task, candidate, options.target, judge_options)
         for index, candidate in enumerate(candidates)
@@ -168,6 +168,9 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
             f"baselines: {times}{no_tf32}; floor {measured.floor_ms:.4g} ms; sandbox: {measured.sandbox}"
         )
         console.print(_LEGEND, style="dim")
+    for verdict in verdicts:
+        for line in filter(None, (*wording.describe_shapes(verdict), wording.describe_unseen(verdict))):
+            console.print(f"{verdict.candidate}: {line}", markup=False)
     for line in dict.fromkeys(f"energy: {wording.describe_energy(v.energy)}" for v in verdicts if v.energy):
         console.print(line)
     for note in dict.fromkeys(note for verdict in verdicts for note in verdict.notes):

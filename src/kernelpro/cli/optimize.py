@@ -30,12 +30,12 @@ from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, NoVerdict, Options, Outcome, RunConfig
 from kernelpro.records.events import ResumeRequested
 from kernelpro.report.reproduce import runs_dir_option
-from kernelpro.tasks import load_task
+from kernelpro.tasks import load_task, with_shapes
 
 
 def optimize_task(options: OptimizeOptions) -> int:
     """Search for a faster kernel; return the exit code."""
-    task = load_task(options.task, mode=options.mode, precision=options.precision)
+    task = with_shapes(load_task(options.task, mode=options.mode, precision=options.precision), options.shape)
     judge_options = Options(baselines=select_baselines(options), sandbox=options.sandbox)
     config, choice = make_run_config(options, task, judge_options, not options.no_knowledge)
     is_resumable = _exits_while_waiting(config)

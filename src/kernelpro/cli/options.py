@@ -108,6 +108,21 @@ class TaskOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapeOptions:
+    """Several shapes of inputs."""
+
+    shape: Annotated[
+        list[str],
+        option(
+            "Sizes for get_inputs, such as batch=8,weight=3: its parameters, or constants of the file. "
+            "Repeat it for each shape; weight says how often it occurs.",
+            TASK,
+            metavar="NAME=VALUE,...",
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolOptions:
     """Where jobs run."""
 

@@ -20,14 +20,16 @@ from kernelpro.diagnose.track_record import TrackRecord
 from kernelpro.engine.profiling import ProfileSpec, profile
 from kernelpro.records import BadInput, Candidate, Diagnosis, Job, Options, Profile, Progress, Result
 from kernelpro.report import profile_plot
-from kernelpro.tasks import load_task
+from kernelpro.tasks import load_task, with_shapes
 
 
 def profile_candidate(options: ProfileOptions) -> int:
     """Profile a candidate and print the diagnosis; return the exit code."""
     candidate = Candidate.from_file(options.candidate)
     spec = ProfileSpec(
-        task=load_task(options.task, mode=options.mode, precision=options.precision),
+        task=with_shapes(
+            load_task(options.task, mode=options.mode, precision=options.precision), options.shape
+        ),
         candidate=candidate,
         target=options.target,
         options=Options(

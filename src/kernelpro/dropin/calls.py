@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 
 from kernelpro.dropin.kernel import KernelFactory, KernelUnavailable
 from kernelpro.dropin.operator import SCOPE, KernelOperator, fit_strides, leaf_signatures, rebuild
-from kernelpro.dropin.spec import map_tensors, tensors_of
+from kernelpro.dropin.spec import KernelSpec, map_tensors, tensors_of
 
 
 def _memory(tensors: list[torch.Tensor]) -> set[int]:
@@ -45,6 +46,39 @@ def bind_call(
         return map_tensors(call(*args), fit)
 
     return fitting_call, fitting_call(*args)
+
+
+def as_judged(
+    base: type[torch.nn.Module], spec: KernelSpec, args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...] | None:
+    """The call as it was judged, with positional arguments only; None if that is not possible."""
+    keywords = spec.keyword_only
+    count = len(spec.inputs[1]) - len(keywords)
+    if not named and not keywords and len(args) == count:
+        return args
+    signature = inspect.signature(base.forward)
+    try:
+        bound = signature.bind(None, *args, **named)
+    except (TypeError, ValueError):
+        return args if not named else None
+    given, named_only = bound.args[1:], bound.kwargs
+    if named_only.keys() - set(keywords):
+        return None
+    parameters = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY]
+    while (
+        len(given) > count
+        and len(given) <= len(parameters)
+        and given[-1] is parameters[len(given) - 1].default
+    ):
+        given = given[:-1]
+    while (
+        len(given) < count
+        and len(given) < len(parameters)
+        and parameters[len(given)].default is not inspect.Parameter.empty
+    ):
+        given = (*given, parameters[len(given)].default)
+    defaults = {name: signature.parameters[name].default for name in keywords}
+    return (*given, *((defaults | named_only)[name] for name in keywords))
 
 
 def _on_device(call: Any, device: torch.device) -> Any:

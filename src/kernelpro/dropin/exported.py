@@ -19,7 +19,7 @@ import torch
 from kernelpro.dropin import module as modules
 from kernelpro.dropin.kernel import KernelFactory, load_source
 from kernelpro.dropin.operator import SCOPE, leaf_signatures, rebuild
-from kernelpro.dropin.spec import KernelSpec, map_tensors, named_state
+from kernelpro.dropin.spec import KernelSpec, call_with_constants, map_tensors, named_state
 
 Form = str
 """`kernelbench`, `module` or `function`."""
@@ -60,18 +60,19 @@ class BundledFinder:
 
 
 class ExportedKernel:
-    """A kernel in a file of its own.
+    """A kernel in a file of its own, or one for each shape of inputs that was judged.
 
-    `home` is the name of the exported module. `reference` is the source of the reference, or the name of the
-    module that contains it. `files` are modules that the reference imports. `skeleton` is the pickled
-    reference without weights, if its constructor does not rebuild it.
+    `home` is the name of the exported module. `specs` and `load_kernels` have an entry for each shape.
+    `reference` is the source of the reference, or the name of the module that contains it. `files` are
+    modules that the reference imports. `skeleton` is the pickled reference without weights, if its
+    constructor does not rebuild it.
     """
 
     def __init__(
         self,
         home: str,
-        spec: dict[str, Any],
-        load_kernel: Callable[[], Any],
+        specs: list[dict[str, Any]],
+        load_kernels: list[Callable[[], Any]],
         reference: str,
         entry: str,
         form: Form,
@@ -79,29 +80,35 @@ class ExportedKernel:
         skeleton: str = "",
         recreate: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     ):
-        self.spec, self._home, self._entry, self._form, self._skeleton = (
-            KernelSpec(**spec),
-            home,
-            entry,
-            form,
-            skeleton,
-        )
+        self.specs = [KernelSpec(**spec) for spec in specs]
+        self._home, self._entry, self._form, self._skeleton = home, entry, form, skeleton
         if files:
             sys.meta_path.append(BundledFinder(files))  # type: ignore[arg-type]
         is_name = "\n" not in reference
         self._reference = (
             importlib.import_module(reference) if is_name else load_source(reference, f"{home}_reference")
         )
-        recipe = (recreate[0], ()) if recreate else None
-        self.factory = KernelFactory(
-            self.spec, load_kernel, self.build_reference, recipe, recreate[1] if recreate else None
+        self.factories = tuple(
+            KernelFactory(
+                spec,
+                load,
+                self.build_reference,
+                (recreate[0], (number,)) if recreate else None,
+                recreate[1] if recreate else None,
+            )
+            for number, (spec, load) in enumerate(zip(self.specs, load_kernels, strict=True))
         )
+
+    @property
+    def spec(self) -> KernelSpec:
+        """What all shapes share: target, mode, state, settings."""
+        return self.specs[0]
 
     def optimized_class(self) -> Any:
         """The class of optimized modules; its constructor is the reference's."""
         entry = getattr(self._reference, self._entry)
         base = entry if isinstance(entry, type) else modules.function_class(entry)
-        cls = modules.optimized_class(base, self.factory)
+        cls = modules.optimized_class(base, self.factories)
         cls.__module__ = self._home
         return cls
 
@@ -123,19 +130,20 @@ class ExportedKernel:
         for name, tensor in named_state(model):
             tensor.copy_(_draw(self.spec.ranges.get(name), tuple(tensor.shape), tensor.dtype))
 
-    def inputs(self, seed: int, device: str) -> Any:
-        """New inputs: from `get_inputs`, or with the shapes and the ranges of the examples."""
+    def inputs(self, seed: int, device: str, number: int = 0) -> Any:
+        """New inputs of one shape: from `get_inputs`, or with the shapes and the ranges of the examples."""
         torch.manual_seed(seed)
+        spec = self.specs[number]
         if self._form == "kernelbench":
             with torch.device(device):
-                values = self._reference.get_inputs()
+                values = call_with_constants(self._reference, self._reference.get_inputs, spec.constants)
             return map_tensors(tuple(values), lambda t: torch.empty_like(t, device=device).copy_(t))
         leaves = []
-        for number, (_, shape, dtype, strides) in enumerate(leaf_signatures(self.spec.inputs)):
+        for index, (_, shape, dtype, strides) in enumerate(leaf_signatures(spec.inputs)):
             leaf = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
-            leaves.append(leaf.copy_(_draw(self.spec.ranges.get(str(number)), shape, leaf.dtype)))
-        names = [f"leaves[{number}]" for number in range(len(leaves))]
-        return eval(rebuild(self.spec.inputs, names), SCOPE | {"leaves": leaves})
+            leaves.append(leaf.copy_(_draw(spec.ranges.get(str(index)), shape, leaf.dtype)))
+        names = [f"leaves[{index}]" for index in range(len(leaves))]
+        return eval(rebuild(spec.inputs, names), SCOPE | {"leaves": leaves})
 
 
 def value_range(tensor: torch.Tensor) -> Any:

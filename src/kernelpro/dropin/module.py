@@ -25,8 +25,13 @@ from kernelpro.dropin import calls, guards, reads
 from kernelpro.dropin.kernel import KernelFactory, KernelUnavailable
 from kernelpro.dropin.spec import describe, named_state, relative_error, state_signature, tensors_of
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MAX_BINDS, _MIN_CALLS_PER_BIND = 16, 4
 """After so many binds, the kernel must have served so many calls for each: a bind costs milliseconds."""
+
+
+Factories = tuple[KernelFactory, ...]
+"""One for each shape of inputs that was judged."""
 
 
 class FallbackWarning(UserWarning):
@@ -57,10 +62,10 @@ class Stats:
 
 
 class _Binding:
-    """The state of one optimized module beside its `__dict__`."""
+    """A kernel that is bound to a module, for one shape of inputs."""
 
-    def __init__(self, factory: KernelFactory, strict: bool):
-        self.factory, self.strict, self.stats = factory, strict, Stats()
+    def __init__(self, factory: KernelFactory):
+        self.factory = factory
         self.check: Callable[[tuple[Any, ...]], bool] = _never
         self.settings_hold: Callable[[], bool] = lambda: False
         self.call: Any = None
@@ -70,8 +75,44 @@ class _Binding:
         """The versions of the state for which a kernel failed: with others it may work."""
         self.mismatch: tuple[Callable[[], bool], str] | None = None
         """Settings that were not judged: a check whether they still hold, and the reason."""
-        self.has_warned = False
         self.binds = 0
+
+    def input_problem(self, args: tuple[Any, ...]) -> str:
+        """How the inputs of a call differ from those that were judged; empty if they do not."""
+        spec = self.factory.spec
+        names = spec.parameter_names
+        if len(args) != len(spec.inputs[1]):
+            return f"{len(args)} inputs, judged with {len(spec.inputs[1])}"
+        for number, (expected, value) in enumerate(zip(spec.inputs[1], args, strict=True)):
+            what = names[number] if number < len(names) else f"input {number}"
+            if reason := guards.input_problem(expected, value, spec.target, what):
+                return reason
+        return ""
+
+
+class _Dispatcher:
+    """The state of one optimized module beside its `__dict__`: a binding for each shape that was judged."""
+
+    def __init__(self, factories: Factories, strict: bool):
+        self.factories, self.strict, self.stats = factories, strict, Stats()
+        self.bindings = [_Binding(factory) for factory in factories]
+        self.has_warned = False
+
+    @property
+    def noun(self) -> str:
+        """What the winner is."""
+        return self.factories[0].spec.noun
+
+    def find(self, args: tuple[Any, ...]) -> tuple[_Binding, str]:
+        """The binding for these inputs; if there is none, the first one and the reason."""
+        first = self.bindings[0].input_problem(args)
+        if not first:
+            return self.bindings[0], ""
+        for binding in self.bindings[1:]:
+            if not binding.input_problem(args):
+                return binding, ""
+        shapes = f" and {len(self.bindings) - 1} more shapes" if len(self.bindings) > 1 else ""
+        return self.bindings[0], f"{first}{shapes}"
 
 
 def _never(args: tuple[Any, ...]) -> bool:
@@ -94,83 +135,79 @@ class OptimizedModule(torch.nn.Module):
     """Base of the classes that `optimized_class` makes."""
 
     __slots__ = ("_kernelpro",)
-    _kernelpro: _Binding
-    _kernelpro_factory: KernelFactory
+    _kernelpro: _Dispatcher
+    _kernelpro_factories: Factories
     _kernelpro_base: type[torch.nn.Module]
+    _kernelpro_traced: tuple[Callable[..., Any], ...]
 
     def __init__(self, *args: Any, **named: Any):
         super().__init__(*args, **named)
-        _attach(self, type(self)._kernelpro_factory, strict=False)
+        _attach(self, type(self)._kernelpro_factories, strict=False)
 
     @classmethod
     def from_module(cls, module: torch.nn.Module, strict: bool = False) -> Any:
         """An optimized module that shares everything with `module`. `strict`: raise where the kernel cannot
         serve a call."""
-        return optimize_module(module, cls._kernelpro_factory, strict)
+        return optimize_module(module, cls._kernelpro_factories, strict)
 
     stats = _StatsOf()
     """Calls that the kernel served, calls that the reference served, and why."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """The kernel's outputs where it was verified, else the reference's."""
-        if torch.compiler.is_dynamo_compiling():
+        if _is_dynamo_compiling():
             return self._forward_traced(args, named)
-        binding = self._kernelpro
-        if not named and binding.check(args):
-            binding.stats.kernel += 1
-            return binding.call(*args)
+        dispatcher = self._kernelpro
+        if not named:
+            for binding in dispatcher.bindings:
+                if binding.check(args):
+                    dispatcher.stats.kernel += 1
+                    return binding.call(*args)
         return self._forward_checked(args, named)
 
     # --- the slow path -----------------------------------------------------------------------------------
 
     def _forward_checked(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        binding = self._kernelpro
+        dispatcher = self._kernelpro
         if torch.compiler.is_compiling():  # torch.export without Dynamo
             return self._forward_traced(args, named)
-        positional = _positional(type(self)._kernelpro_base, binding.factory, args, named)
+        positional = calls.as_judged(type(self)._kernelpro_base, dispatcher.factories[0].spec, args, named)
         if positional is None:
             return self._fall_back("keyword arguments that were not judged", args, named)
-        if binding.check(positional):
-            binding.stats.kernel += 1
-            return binding.call(*positional)
-        if reason := self._problem(positional):
+        for binding in dispatcher.bindings if named else ():
+            if binding.check(positional):
+                dispatcher.stats.kernel += 1
+                return binding.call(*positional)
+        reason = guards.call_context_problem(dispatcher.factories[0].spec.target)
+        if reason:
             return self._fall_back(reason, args, named)
-        reason, output = self._bind(positional)
+        binding, reason = dispatcher.find(positional)
+        reason = binding.failure or reason or self._problem(binding, positional)
+        if reason:
+            return self._fall_back(reason, args, named)
+        reason, output = self._bind(binding, positional)
         if reason:
             return self._fall_back(reason, args, named, output)
-        binding.stats.kernel += 1
+        dispatcher.stats.kernel += 1
         return output
 
     def _fall_back(
         self, reason: str, args: tuple[Any, ...], named: dict[str, Any], output: Any = None
     ) -> Any:
         """The reference's output, computed here unless it is given. Warns once; raises if strict."""
-        binding = self._kernelpro
-        text = (
-            f"{type(self).__name__} runs the reference instead of the {binding.factory.spec.noun}: {reason}"
-        )
-        if binding.strict:
+        dispatcher = self._kernelpro
+        text = f"{type(self).__name__} runs the reference instead of the {dispatcher.noun}: {reason}"
+        if dispatcher.strict:
             raise FallbackError(text)
-        binding.stats.reasons[reason] += 1
-        if not binding.has_warned:
-            binding.has_warned = True
+        dispatcher.stats.reasons[reason] += 1
+        if not dispatcher.has_warned:
+            dispatcher.has_warned = True
             warnings.warn(text, FallbackWarning, stacklevel=6)
         return super().forward(*args, **named) if output is None else output
 
-    def _problem(self, args: tuple[Any, ...]) -> str:
+    def _problem(self, binding: _Binding, args: tuple[Any, ...]) -> str:
         """Why the kernel cannot serve this call, as far as that is known without running anything."""
-        binding, spec = self._kernelpro, self._kernelpro.factory.spec
-        if binding.failure:
-            return binding.failure
-        if reason := guards.call_context_problem(spec.target):
-            return reason
-        names = spec.parameter_names
-        if len(args) != len(spec.inputs[1]):
-            return f"{len(args)} inputs, judged with {len(spec.inputs[1])}"
-        for number, (expected, value) in enumerate(zip(spec.inputs[1], args, strict=True)):
-            what = names[number] if number < len(names) else f"input {number}"
-            if reason := guards.input_problem(expected, value, spec.target, what):
-                return reason
+        spec = binding.factory.spec
         state = named_state(self)
         if reason := _state_problem(spec.state, state_signature(self)):
             return reason
@@ -191,15 +228,16 @@ class OptimizedModule(torch.nn.Module):
         return ""
 
     @torch.no_grad()
-    def _bind(self, args: tuple[Any, ...]) -> tuple[str, Any]:
+    def _bind(self, binding: _Binding, args: tuple[Any, ...]) -> tuple[str, Any]:
         """Create the kernel for the module as it is now and verify it on these inputs.
 
         Returns an empty string and the kernel's output, or the reason for a failure and the reference's
         output: a forward pass with side effects runs once.
         """
-        binding, factory = self._kernelpro, self._kernelpro.factory
+        factory = binding.factory
         binding.binds += 1
-        if binding.binds > _MAX_BINDS and binding.stats.kernel < _MIN_CALLS_PER_BIND * binding.binds:
+        served = self._kernelpro.stats.kernel
+        if binding.binds > _MAX_BINDS and served < _MIN_CALLS_PER_BIND * binding.binds:
             binding.failure = (
                 "parameters or settings change between calls: each change binds the kernel again"
             )
@@ -208,7 +246,7 @@ class OptimizedModule(torch.nn.Module):
         before = _versions(state), _versions(list(enumerate(tensors_of(list(args)))))
         attributes = [(vars(part), dict(vars(part))) for part in self.modules()]
         with reads.recording(self) as read:
-            expected = super().forward(*args)
+            expected = self._call_reference(args, factory.spec.keyword_only)
         if reason := _settings_problem(factory.spec.settings, read.describe()):
             binding.mismatch = guards.settings_check(read), reason
             return reason, expected
@@ -227,12 +265,14 @@ class OptimizedModule(torch.nn.Module):
             call, output = calls.bind_call(kernel, args, expected, [t for _, t in state], device)
             error = relative_error(output, expected)
         except KernelUnavailable as problem:
-            return self._fail(f"the {factory.spec.noun} is not available: {problem}", state), expected
+            reason = f"the {factory.spec.noun} is not available: {problem}"
+            return _fail(binding, reason, state), expected
         except Exception as problem:  # the kernel's own code may raise anything
-            return self._fail(f"{type(problem).__name__}: {str(problem)[:300]}", state), expected
+            return _fail(binding, f"{type(problem).__name__}: {str(problem)[:300]}", state), expected
         if not error <= max(factory.spec.limit, 1e-2):
             size = "another structure" if error == float("inf") else f"a relative error of {error:.1e}"
-            return self._fail(f"the first output of the {factory.spec.noun} has {size}", state), expected
+            reason = f"the first output of the {factory.spec.noun} has {size}"
+            return _fail(binding, reason, state), expected
         builder = guards.GuardBuilder()
         builder.add_inputs(factory.spec.inputs[1], args, device)
         builder.add_state(self)
@@ -241,9 +281,10 @@ class OptimizedModule(torch.nn.Module):
         binding.call = call
         return "", output
 
-    def _fail(self, reason: str, state: list[tuple[str, torch.Tensor]]) -> str:
-        self._kernelpro.failed_state = _versions(state), reason
-        return reason
+    def _call_reference(self, args: tuple[Any, ...], keyword_only: tuple[str, ...]) -> Any:
+        """The reference's output for positional arguments, the last of which are keyword-only."""
+        count = len(args) - len(keyword_only)
+        return super().forward(*args[:count], **dict(zip(keyword_only, args[count:], strict=True)))
 
     # --- compilers ---------------------------------------------------------------------------------------
 
@@ -254,18 +295,29 @@ class OptimizedModule(torch.nn.Module):
         everything that it reads, and traces again if one of that changes.
         """
         if torch.compiler.is_exporting() and not named and self._is_traceable():
-            output = type(self)._kernelpro_traced(self, args)  # type: ignore[attr-defined]
+            output = self._call_operators(args)
             if output is not None:
                 return output  # an exported program has no guards
         expected = super().forward(*args, **named)
         if named or not self._is_traceable():
             return expected
-        output = type(self)._kernelpro_traced(self, args)  # type: ignore[attr-defined]
+        output = self._call_operators(args)
         return expected if output is None else output
 
+    def _call_operators(self, args: tuple[Any, ...]) -> Any:
+        """The output of the operator for these inputs; None if none of them serves the call."""
+        for traced in type(self)._kernelpro_traced:
+            output = traced(self, args)
+            if output is not None:
+                return output
+        return None
+
     def _is_traceable(self) -> bool:
-        """Whether the kernel can serve this module with its present settings. Evaluated while compiling."""
-        binding, spec = self._kernelpro, self._kernelpro.factory.spec
+        """Whether the kernels can serve this module with its present settings. Evaluated while compiling."""
+        return all(self._can_trace(binding) for binding in self._kernelpro.bindings)
+
+    def _can_trace(self, binding: _Binding) -> bool:
+        spec = binding.factory.spec
         if binding.failure or _state_problem(spec.state, state_signature(self)):
             return False
         if binding.call is not None and binding.settings_hold():
@@ -278,7 +330,7 @@ class OptimizedModule(torch.nn.Module):
         if device.type != spec.target:
             return False
         inputs = calls.example_of(spec.inputs, device)
-        reason, _ = self._bind(inputs)
+        reason, _ = self._bind(binding, inputs)
         if reason:
             self._warn_untraced(reason)
         return not reason
@@ -302,27 +354,30 @@ class OptimizedModule(torch.nn.Module):
         return dict(vars(self)) if is_default else state
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        binding, base = self._kernelpro, type(self)._kernelpro_base
-        arguments = binding.factory, getattr(base, "_kernelpro_function", base), binding.strict
-        return binding.factory.recreate or recreate, arguments, self.__getstate__()
+        dispatcher, base = self._kernelpro, type(self)._kernelpro_base
+        arguments = dispatcher.factories, getattr(base, "_kernelpro_function", base), dispatcher.strict
+        return dispatcher.factories[0].recreate or recreate, arguments, self.__getstate__()
 
 
-def recreate(factory: KernelFactory, base: Any, strict: bool) -> Any:
+def recreate(factories: Factories, base: Any, strict: bool) -> Any:
     """An optimized module without state, for pickle and copy."""
-    cls = optimized_class(base if isinstance(base, type) else function_class(base), factory)
+    cls = optimized_class(base if isinstance(base, type) else function_class(base), factories)
     module = cls.__new__(cls)
-    _attach(module, factory, strict)
+    _attach(module, factories, strict)
     return module
 
 
-def optimized_class(base: type[torch.nn.Module], factory: KernelFactory) -> Any:
-    """A class derived from `base` whose instances run the kernel. Its constructor is that of `base`."""
+def optimized_class(base: type[torch.nn.Module], factories: KernelFactory | Factories) -> Any:
+    """A class derived from `base` whose instances run the kernel of the factory whose inputs they get. Its
+    constructor is that of `base`."""
+    several = (factories,) if isinstance(factories, KernelFactory) else factories
+    noun = several[0].spec.noun
     content: dict[str, Any] = {
-        "_kernelpro_factory": factory,
+        "_kernelpro_factories": several,
         "_kernelpro_base": base,
-        "_kernelpro_traced": staticmethod(calls.traced_call(factory)),
+        "_kernelpro_traced": tuple(calls.traced_call(factory) for factory in several),
         "__module__": base.__module__,
-        "__doc__": f"{base.__name__} with a {factory.spec.noun} in front of it.\n\n{base.__doc__ or ''}",
+        "__doc__": f"{base.__name__} with a {noun} in front of it.\n\n{base.__doc__ or ''}",
     }
     if hasattr(base, "stats"):
         content["stats"] = inspect.getattr_static(base, "stats")
@@ -342,57 +397,34 @@ def function_class(function: Any) -> type[torch.nn.Module]:
     return type(function.__name__, (torch.nn.Module,), content | {"__module__": function.__module__})
 
 
-def optimize_module(module: torch.nn.Module, factory: KernelFactory, strict: bool = False) -> Any:
+def optimize_module(
+    module: torch.nn.Module, factories: KernelFactory | Factories, strict: bool = False
+) -> Any:
     """An optimized module that shares everything with `module`: parameters, buffers, attributes, hooks."""
     base = type(module)
     if isinstance(module, OptimizedModule):
         base = type(module)._kernelpro_base
     if not issubclass(base, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         raise TypeError(f"a {type(module).__name__} cannot be optimized: give an nn.Module")
-    cls = optimized_class(base, factory)
+    cls = optimized_class(base, factories)
     optimized = cls.__new__(cls)
     optimized.__dict__ = module.__dict__
-    _attach(optimized, factory, strict)
+    _attach(optimized, cls._kernelpro_factories, strict)
     return optimized
 
 
-def problem_with(module: torch.nn.Module, factory: KernelFactory) -> str:
+def problem_with(module: torch.nn.Module, factories: Factories) -> str:
     """Why a kernel cannot serve a module, as far as its parameters show; empty if it can."""
-    return _state_problem(factory.spec.state, state_signature(module))
+    return _state_problem(factories[0].spec.state, state_signature(module))
 
 
-def _attach(module: Any, factory: KernelFactory, strict: bool) -> None:
-    object.__setattr__(module, "_kernelpro", _Binding(factory, strict))
+def _attach(module: Any, factories: Factories, strict: bool) -> None:
+    object.__setattr__(module, "_kernelpro", _Dispatcher(factories, strict))
 
 
-def _positional(
-    base: type[torch.nn.Module], factory: KernelFactory, args: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, ...] | None:
-    """The call as it was judged, with positional arguments only; None if that is not possible."""
-    count = len(factory.spec.inputs[1])
-    if not named and len(args) == count:
-        return args
-    try:
-        bound = inspect.signature(base.forward).bind(None, *args, **named)
-    except (TypeError, ValueError):
-        return args if not named else None
-    given = bound.args[1:]
-    if bound.kwargs:
-        return None
-    parameters = list(inspect.signature(base.forward).parameters.values())[1:]
-    while (
-        len(given) > count
-        and len(given) <= len(parameters)
-        and given[-1] is parameters[len(given) - 1].default
-    ):
-        given = given[:-1]
-    while (
-        len(given) < count
-        and len(given) < len(parameters)
-        and parameters[len(given)].default is not inspect.Parameter.empty
-    ):
-        given = (*given, parameters[len(given)].default)
-    return given
+def _fail(binding: _Binding, reason: str, state: list[tuple[str, torch.Tensor]]) -> str:
+    binding.failed_state = _versions(state), reason
+    return reason
 
 
 def _versions(tensors: list[Any]) -> list[Any]:

@@ -75,12 +75,12 @@ def patch_model(
     optimized: dict[int, OptimizedModule] = {}
     for name, template in found.items():
         module = model.get_submodule(name)
-        factory = type(template)._kernelpro_factory
-        if reason := problem_with(module, factory):
+        factories = type(template)._kernelpro_factories
+        if reason := problem_with(module, factories):
             patch.skipped[name] = reason
             continue
         if id(module) not in optimized:
-            optimized[id(module)] = optimize_module(module, factory, strict)
+            optimized[id(module)] = optimize_module(module, factories, strict)
         patch._replace(name, optimized[id(module)])
     if not patch.modules:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in patch.skipped.items())

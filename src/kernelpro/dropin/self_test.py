@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernelpro.dropin.exported import ExportedKernel
-from kernelpro.dropin.spec import map_tensors, relative_error, tensors_of
+from kernelpro.dropin.spec import KernelSpec, map_tensors, relative_error, signature, tensors_of
 
 
 def run_self_test(exported: ExportedKernel) -> int:
@@ -34,42 +34,60 @@ def _failures(exported: ExportedKernel) -> list[str]:
         if t.is_floating_point() and bool((t == t.flatten()[:1]).all()):
             t.add_(0.1 * torch.randn_like(t))
     model = exported.optimized_class().from_module(reference)
+    for number in range(len(exported.specs)):
+        failures += _test_shape(exported, number, model, reference)
     inputs = exported.inputs(0, spec.target)
-    for seed in (1, 2, 3):
-        fresh = tensors_of(exported.inputs(seed, spec.target))
-        for old, new in zip(tensors_of(inputs), fresh, strict=True):
-            old.copy_(new)  # in place: this exposes a kernel that caches outputs by address
-        served = model.stats.kernel
-        error = relative_error(model(*inputs), reference(*inputs))
-        if model.stats.kernel == served:
-            failures.append(f"the {spec.noun} does not run: {'; '.join(model.stats.reasons)}")
-            break
-        print(f"seed {seed}: {spec.noun}, relative error {error:.2e} (limit {spec.limit:.1e})")
-        if not error <= spec.limit:
-            failures.append(f"seed {seed}: relative error {error:.2e} is above {spec.limit:.1e}")
-    failures += _test_other_batch(model, reference, inputs, spec.limit)
+    failures += _test_other_batch(exported, model, reference, inputs)
     if not failures:
-        ours, theirs = (_median_ms(lambda: m(*inputs), spec.target) for m in (model, reference))  # noqa: B023
+        ours, theirs = (_median_ms(lambda: _call(m, inputs, spec), spec.target) for m in (model, reference))  # noqa: B023
         times = f"{spec.noun} {ours:.4f} ms, reference {theirs:.4f} ms"
         print(f"medians: {times}, {theirs / ours:.2f}x (eager, warm cache)")
     return failures
 
 
-def _test_other_batch(model: Any, reference: Any, inputs: Any, limit: float) -> list[str]:
-    """Another batch size must be served by the reference."""
-    other = _other_batch(inputs, reference)
+def _test_shape(exported: ExportedKernel, number: int, model: Any, reference: Any) -> list[str]:
+    """Three calls with new inputs of one shape."""
+    spec = exported.specs[number]
+    failures: list[str] = []
+    inputs = exported.inputs(0, spec.target, number)
+    title = f"shape {number + 1}, " if len(exported.specs) > 1 else ""
+    for seed in (1, 2, 3):
+        fresh = tensors_of(exported.inputs(seed, spec.target, number))
+        for old, new in zip(tensors_of(inputs), fresh, strict=True):
+            old.copy_(new)  # in place: this exposes a kernel that caches outputs by address
+        served = model.stats.kernel
+        error = relative_error(_call(model, inputs, spec), _call(reference, inputs, spec))
+        if model.stats.kernel == served:
+            failures.append(f"{title}the {spec.noun} does not run: {'; '.join(model.stats.reasons)}")
+            break
+        print(f"{title}seed {seed}: {spec.noun}, relative error {error:.2e} (limit {spec.limit:.1e})")
+        if not error <= spec.limit:
+            failures.append(f"{title}seed {seed}: relative error {error:.2e} is above {spec.limit:.1e}")
+    return failures
+
+
+def _call(module: Any, inputs: Any, spec: KernelSpec) -> Any:
+    count = len(inputs) - len(spec.keyword_only)
+    return module(*inputs[:count], **dict(zip(spec.keyword_only, inputs[count:], strict=True)))
+
+
+def _test_other_batch(exported: ExportedKernel, model: Any, reference: Any, inputs: Any) -> list[str]:
+    """Another batch size must be served by the reference, unless it is another judged shape."""
+    spec = exported.spec
+    other = _other_batch(inputs, reference, spec)
     if other is None:
         print("other batch size: the reference accepts none")
         return []
     served = model.stats.kernel
-    error = relative_error(model(*other[0]), other[1])
+    error = relative_error(_call(model, other[0], spec), other[1])
     path = "reference" if model.stats.kernel == served else "kernel"
     print(f"other batch size: {path}, relative error {error:.2e}")
-    is_wrong = path != "reference" or not error <= limit
+    is_judged = any(signature(tuple(other[0])) == each.inputs for each in exported.specs)
+    is_wrong = (path == "kernel") != is_judged or not error <= spec.limit
     return [f"other batch size: {path}, relative error {error:.2e}"] if is_wrong else []
 
 
-def _other_batch(inputs: Any, reference: Any) -> Any:
+def _other_batch(inputs: Any, reference: Any, spec: KernelSpec) -> Any:
     """The inputs with another batch size, and the reference's output; None if it accepts no other."""
     first = next((t for t in tensors_of(inputs) if t.dim()), None)
     rows = first.shape[0] if first is not None else 0
@@ -82,7 +100,7 @@ def _other_batch(inputs: Any, reference: Any) -> Any:
 
         other = map_tensors(inputs, resized)
         try:
-            return other, reference(*other)
+            return other, _call(reference, other, spec)
         except Exception:  # the reference may reject the batch in any way: try the next
             continue
     return None

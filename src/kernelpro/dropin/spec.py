@@ -46,8 +46,25 @@ class KernelSpec:
     """What the winner is: `kernel`, or `torch.compile's code`."""
     parameter_names: tuple[str, ...] = ()
     """Names of the positional parameters of the forward pass."""
+    keyword_only: tuple[str, ...] = ()
+    """Names of the last inputs, which the forward pass takes as keywords only; the kernel takes them by
+    position."""
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Arguments and constants of `get_inputs` that give this shape, of a KernelBench task."""
     ranges: dict[str, Any] = field(default_factory=dict)
     """Ranges of values of the example inputs and the state, to draw new ones for a self-test."""
+
+
+def call_with_constants(module: types.ModuleType, function: Any, constants: dict[str, Any]) -> Any:
+    """Call a function with those constants that are parameters of it; the others replace constants of its
+    file during the call."""
+    parameters = inspect.signature(function).parameters
+    before = {name: vars(module)[name] for name in constants if name not in parameters}
+    vars(module).update({name: constants[name] for name in before})
+    try:
+        return function(**{name: value for name, value in constants.items() if name in parameters})
+    finally:
+        vars(module).update(before)
 
 
 def map_tensors(value: Any, change: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 from kernelpro.engine import export_text as texts
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput, Interval, Status, Step, Task, Verdict
+from kernelpro.records import BadInput, Interval, ShapeTimes, Status, Step, Task, Verdict
 
 _USE = """\
 Usage, under torch.no_grad():
@@ -80,6 +80,23 @@ class Winner:
     verdict: Verdict | None
     about: dict[str, str]
     """Lines of the docstring; `target` is the device that the kernel is for."""
+    by_shape: tuple[str, ...] = ()
+    """The source for each shape of the task, where they differ."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The source for each shape of the task."""
+        return self.by_shape or (self.source,) * len(self.task.shapes)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The different sources; the first is `source`."""
+        return tuple(dict.fromkeys((self.source, *self.sources)))
+
+    @property
+    def numbers(self) -> list[int]:
+        """For each shape, which of `kernels` serves it."""
+        return [self.kernels.index(source) for source in self.sources]
 
     @property
     def target(self) -> str:
@@ -96,8 +113,8 @@ class Winner:
     @property
     def is_native(self) -> bool:
         """Whether kernel or reference use `kernelpro.runtime`."""
-        kernel = texts.needs_runtime(self.source, "the candidate")
-        return texts.needs_runtime(self.task.source, f"task {self.task.name}") or kernel
+        kernels = [texts.needs_runtime(source, "the candidate") for source in self.kernels]
+        return texts.needs_runtime(self.task.source, f"task {self.task.name}") or any(kernels)
 
     @property
     def noun(self) -> str:
@@ -117,9 +134,10 @@ class Winner:
         from kernelpro.pools import winners
 
         tolerance = self.verdict.tolerance if self.verdict else None
-        spec = winners.describe_winner(self.task, self.source, self.target, tolerance)
+        specs = winners.describe_winner(self.task, self.sources, self.target, tolerance)
         return {
-            "SPEC": dataclasses.asdict(spec),
+            "SPECS": [dataclasses.asdict(spec) for spec in specs],
+            "NUMBERS": self.numbers,
             "ENTRY": self.task.entry,
             "FORM": self.task.form,
             "SKELETON": "\n".join(re.findall(".{1,100}", winners.skeleton_of(self.task))),
@@ -136,7 +154,13 @@ def select_winner(store: RunStore, step: int | None = None) -> Winner:
         + (f": {chosen.plan}" if chosen.plan else ""),
         "target": config.target,
     }
-    return Winner(config.task, store.source(chosen.final_source), verdict, about)
+    outcome = store.outcome()
+    by_shape = outcome.by_shape if outcome and outcome.best == chosen.number else ()
+    if by_shape:
+        about["steps"] = f"{', '.join(map(str, by_shape))}: one for each shape"
+    steps = {each.number: each for each in store.steps()}
+    sources = tuple(store.source(steps[number].final_source) for number in by_shape)
+    return Winner(config.task, store.source(chosen.final_source), verdict, about, sources)
 
 
 def write_export(winner: Winner, path: Path, package: bool = False) -> Path:
@@ -196,7 +220,8 @@ def standalone_file(winner: Winner) -> str:
     task, head, tail = winner.task, texts.template("native"), texts.template("file")
     reserved = texts.top_level_names(ast.parse(head + tail + _MAIN)) | {winner.class_name}
     kernel, future = texts.embeddable(winner.source, reserved)
-    texts.require_model_new(winner.source)
+    for source in winner.kernels:
+        texts.require_model_new(source)
     is_native = winner.is_native
     constants = winner.constants()
     sections = [_docstring(winner, ""), *future]
@@ -207,6 +232,8 @@ def standalone_file(winner: Winner) -> str:
         sections += ["_export_libraries, _export_end_deferral = _export_defer_builds()"]
     sections += [texts.rule(f"the winner: {winner.noun}"), kernel.strip("\n"), texts.rule("the reference")]
     sections += ["_export_end_deferral()" if is_native else "_export_libraries = ()"]
+    others = {f"kernel {number + 2}": source for number, source in enumerate(winner.kernels[1:])}
+    sections += [f"_EXPORT_OTHER_KERNELS = {texts.literal(others)}"]
     sections += [f"_EXPORT_REFERENCE = {texts.literal(task.source)}"]
     sections += [f"_EXPORT_FILES = {texts.literal(task.files)}", texts.rule("what was judged")]
     sections += [f"_EXPORT_{name} = {texts.literal(value)}" for name, value in constants.items()]
@@ -218,7 +245,8 @@ def standalone_file(winner: Winner) -> str:
 
 def package_files(winner: Winner, name: str) -> dict[str, str]:
     """The files of an installable folder, by path: package `name`, test, README.md, pyproject.toml."""
-    texts.require_model_new(winner.source)
+    for source in winner.kernels:
+        texts.require_model_new(source)
     task, own, is_native, docstring = (
         winner.task,
         f"{name}.dropin",
@@ -238,18 +266,23 @@ def package_files(winner: Winner, name: str) -> dict[str, str]:
             f"_EXPORT_MODULES = {texts.literal(texts.runtime_texts())}\n{texts.template('native')}"
         )
     dependencies = "".join(
-        f'    "{item}",\n' for item in ["torch>=2.6", *texts.requirements(task, winner.source)]
+        f'    "{item}",\n' for item in ["torch>=2.6", *texts.requirements(task, *winner.kernels)]
     )
     title, _, rest = ast.literal_eval(docstring.strip()).partition("\n")
     return files | {
         f"{name}/__init__.py": "\n".join(sections),
         f"{name}/__main__.py": f"from {name} import self_test\n\nraise SystemExit(self_test())\n",
-        f"{name}/kernel.py": winner.source,
+        **{f"{name}/{kernel_module(n)}.py": source for n, source in enumerate(winner.kernels)},
         f"{name}/reference.py": task.source,
         f"tests/test_{name}.py": _PACKAGE_TEST.format(name=name),
         "pyproject.toml": _PYPROJECT.format(name=name, dependencies=dependencies),
         "README.md": f"# {name}\n\n{title}\n\n```text\n{rest.strip()}\n```\n",
     }
+
+
+def kernel_module(number: int) -> str:
+    """The module of a kernel in an exported package."""
+    return f"kernel_{number + 1}" if number else "kernel"
 
 
 def _docstring(winner: Winner, package: str) -> str:
@@ -266,10 +299,12 @@ def _docstring(winner: Winner, package: str) -> str:
         rows |= {f"speed-up over {name}": _interval(x, "x") for name, x in verdict.speedup.items()}
         if verdict.error is not None and verdict.tolerance is not None:
             rows["error"] = f"{verdict.error:.2e} relative, tolerance {verdict.tolerance:.2e}"
+        if len(verdict.shapes) > 1:
+            rows |= {f"shape {s.shape}, {s.weight:.0%} of calls": _shape_times(s) for s in verdict.shapes}
         rows["environment"] = ", ".join(
             f"{name} {value}" for name, value in verdict.environment.known().items()
         )
-    if needed := texts.requirements(task, winner.source):
+    if needed := texts.requirements(task, *winner.kernels):
         rows["requirements"] = ", ".join(needed)
     module, run = (package, f"-m {package}") if package else ("kernel", "kernel.py")
     use = _USE.format(module=module, name=winner.class_name, run=run)
@@ -277,6 +312,11 @@ def _docstring(winner: Winner, package: str) -> str:
     lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", use]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""\n'
+
+
+def _shape_times(shape: ShapeTimes) -> str:
+    ratios = ", ".join(f"{ratio.value:.3g}x over {name}" for name, ratio in shape.speedup.items())
+    return f"{shape.times['candidate'].value:.4g} ms, {ratios}"
 
 
 def _interval(x: Interval, unit: str) -> str:

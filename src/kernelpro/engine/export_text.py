@@ -130,9 +130,9 @@ def needs_runtime(source: str, what: str) -> bool:
     return bool(ours)
 
 
-def requirements(task: Task, source: str) -> list[str]:
-    """Distributions that kernel and reference import and that are not bundled, with their versions here."""
-    texts = (task.source, source, *task.files.values())
+def requirements(task: Task, *sources: str) -> list[str]:
+    """Distributions that kernels and reference import and that are not bundled, with their versions here."""
+    texts = (task.source, *sources, *task.files.values())
     roots = {name.partition(".")[0] for text in texts for name in _imported_modules(text, "the task")}
     bundled = {path.partition("/")[0].removesuffix(".py") for path in task.files}
     known = importlib.metadata.packages_distributions()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kernelpro.engine import objective
+from kernelpro.engine.shape_dispatch import choose_by_shape
 from kernelpro.records import Outcome, RunConfig, Status, Step, Verdict
 
 
@@ -54,7 +55,8 @@ class FinalJudging:
             reason = self.verdicts[best].reason.removeprefix("correct; ")
             notes += (f"the winner is {reason}: keep that baseline",)
         notes += objective.notes(self.config, self._passed(), best)
-        return Outcome(self.reason, best, self.verdicts[best], tuple(self.verdicts), notes)
+        by_shape, verdict = choose_by_shape(self._passed(), best)
+        return Outcome(self.reason, best, verdict, tuple(self.verdicts), notes, by_shape=by_shape)
 
     async def _judge(self, steps: list[Step]) -> None:
         """All at once: with a remote pool, each round trip counts."""

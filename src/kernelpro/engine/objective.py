@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from kernelpro.engine.shape_dispatch import specialists
 from kernelpro.records import Energy, Finding, Point, RunConfig, Step, Verdict
 
 _ENERGY_RANGE = {"energy-at-speed": 1.0, "edp": 1.25}
@@ -60,10 +61,11 @@ def cost_ms(config: RunConfig, step: Step) -> float | None:
 
 def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
     """The steps to judge again: the first few, if they may be the fastest. For the energy objectives the
-    fastest, the first few, and all that may win."""
+    fastest, the first few, and all that may win. Of a task with several shapes, also the fastest for each."""
     steps, count = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
-        return _perhaps_fastest(steps[:count])
+        chosen = {step.number: step for step in (*_perhaps_fastest(steps[:count]), *specialists(steps))}
+        return list(chosen.values())
     fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
     if fastest is None or fastest.ms is None:
         return steps[:count]

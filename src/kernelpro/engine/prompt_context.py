@@ -47,6 +47,8 @@ class PromptContext:
             attempt=self._attempt(step),
             graph=self.facts.graph,
             graph_error=self.facts.graph_error,
+            other_graphs=self.facts.other_graphs,
+            shapes=self.facts.shapes,
             hardware=self.facts.hardware,
             languages=self.config.languages,
             parent=self._candidate(parent) if parent else None,

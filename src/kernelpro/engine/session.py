@@ -43,8 +43,13 @@ class RunRequest:
 
 
 def validate(request: RunRequest) -> RunRequest:
-    """The request with absolute paths. Raises BadInput for an author or a model that cannot be used."""
+    """The request with absolute paths. Raises BadInput for an author, a model or an objective that cannot be
+    used."""
     config = with_absolute_paths(request.config, request.runs_dir)
+    if config.objective != "speed" and len(config.task.shapes) > 1:
+        raise BadInput(
+            f"objective {config.objective}: energy is measured for one shape, and the task has several"
+        )
     create_author(config, request.runs_dir / "unused")
     return replace(request, config=config)
 

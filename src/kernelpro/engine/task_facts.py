@@ -40,6 +40,8 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         study.graph_error,
         _first_seeds(study.seeds, baselines),
         study.seed_errors,
+        probe.shapes,
+        study.other_graphs,
     )
     store.save_task_facts(facts)
     return facts

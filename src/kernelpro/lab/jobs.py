@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -17,6 +17,7 @@ from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
+from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile.collect import Collector
@@ -43,6 +44,7 @@ from kernelpro.records import (
     Progress,
     Record,
     Result,
+    ShapeTimes,
     Status,
     Target,
     Tuning,
@@ -50,6 +52,7 @@ from kernelpro.records import (
     Verdict,
 )
 from kernelpro.records.jobs import JobKind
+from kernelpro.records.shapes import shares
 
 _REPEAT_SECONDS = 5.0
 _MAX_PLAN_FAILURES = 2
@@ -58,15 +61,26 @@ _LOOKAHEAD = 4
 """Tuning points built while one is judged: nvcc takes about as long as two or three quick judgements."""
 
 
+@dataclass
+class _WarmShape:
+    """One shape of the prepared task."""
+
+    bench: Bench
+    judge: Judge | None = None
+
+    def close(self) -> None:
+        (self.judge or self.bench).close()
+
+
 class JobRunner:
     """Runs jobs and keeps one task warm, so that consecutive jobs of a task prepare it once."""
 
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
         self._launcher, self._write = launcher, write
         self._builds = Builds(self._launcher)
-        self._bench_in_use: Bench | None = None
-        self._judge: Judge | None = None
-        self._bench_key: Any = None
+        self._warm: list[_WarmShape] = []
+        """The prepared task, one entry for each of its shapes."""
+        self._warm_key: Any = None
         self._last_profile: tuple[str, Profile] | None = None
         """The last profiled candidate and its profile; a second job adds counters to it."""
         self._device_seconds = 0.0
@@ -77,13 +91,14 @@ class JobRunner:
     def prebuild(self, job: Job) -> None:
         """Start the build of a queued job."""
         if job.kind in ("judge", "profile") and job.candidate:
-            self._start_build(job, job.candidate)
+            self._start_builds(job, job.candidate)
 
-    def _start_build(self, job: Job, candidate: Candidate) -> Future[bytes]:
+    def _start_builds(self, job: Job, candidate: Candidate) -> list[Future[bytes]]:
+        """A build for each shape of the task; most languages need only one for all."""
         target = self._target(job)
-        return self._builds.begin(
-            candidate, target, job.options, job.task.for_target(target) if job.task else None
-        )
+        task = job.task.for_target(target) if job.task else None
+        tasks = [task.at(number) for number in range(len(task.shapes))] if task else [None]
+        return [self._builds.begin(candidate, target, job.options, each) for each in tasks]
 
     def run(self, job: Job) -> Result:
         """Run one job. Bad input becomes an error in the result."""
@@ -142,8 +157,8 @@ class JobRunner:
         """
         if job.candidate is None:
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
-        self._start_build(job, job.candidate)
-        if self._target(job) == "cuda" and self._bench_key != self._key_for(job):
+        self._start_builds(job, job.candidate)
+        if self._target(job) == "cuda" and self._warm_key != self._key_for(job):
             with self._device_held(job):
                 self._prepare_task(job)
         self._await_build(job, job.candidate)
@@ -151,44 +166,77 @@ class JobRunner:
     def _await_build(self, job: Job, candidate: Candidate) -> None:
         """Wait for a build without holding the device. Whoever uses the build gets its error."""
         self._reporter(job)("building")
-        wait([self._start_build(job, candidate)])
+        wait(self._start_builds(job, candidate))
 
-    def _prepare_task(self, job: Job) -> Bench:
-        """Prepare the task of a job; on an error, release it."""
+    def _prepare_task(self, job: Job) -> list[Bench]:
+        """Prepare all shapes of a job's task; on an error, release it."""
         try:
-            bench = self._bench_for(job)
+            benches = self._benches_for(job)
             if job.kind in ("judge", "probe"):
-                self._warm_judge(job, bench)
-            return bench
+                self._warm_judges(job)
+            return benches
         except BadInput:
             self.release_task()
             raise
 
     def _run_on_device(self, job: Job) -> Result:
-        bench = self._prepare_task(job)
+        assert job.task
+        benches = self._prepare_task(job)
         if job.kind == "probe":
-            return Result(job.id, data=_probe_data(self._warm_judge(job, bench), _is_timed(job)))
+            probes = [_probe_data(judge, _is_timed(job)) for judge in self._warm_judges(job)]
+            return Result(job.id, data=combine_probes(probes, shares(job.task.shapes)))
         if job.kind == "judge" and job.candidate:
-            return self._run_judge(job, job.candidate, bench)
+            return self._run_judge(job, job.candidate, benches)
         if job.kind == "study":
-            return Result(
-                job.id,
-                data=study_task(
-                    bench, job.seed_baselines, self._reporter(job), self._judge.seeds if self._judge else {}
-                ),
-            )
+            judge = self._warm[0].judge
+            seeds = judge.seeds if judge else {}
+            return Result(job.id, data=study_task(benches, job.seed_baselines, self._reporter(job), seeds))
         assert job.candidate
-        return Result(job.id, profile=self._run_profile(job, bench, job.candidate))
+        return Result(job.id, profile=self._run_profile(job, self._dominant(job, benches), job.candidate))
 
-    def _run_judge(self, job: Job, candidate: Candidate, bench: Bench) -> Result:
+    def _dominant(self, job: Job, benches: list[Bench]) -> Bench:
+        """The shape that takes most of the time, as far as its floor tells."""
+        assert job.task
+        times = [
+            share * bench.floor_ms for share, bench in zip(shares(job.task.shapes), benches, strict=True)
+        ]
+        return benches[times.index(max(times))]
+
+    def _run_judge(self, job: Job, candidate: Candidate, benches: list[Bench]) -> Result:
         try:
-            verdict = self._warm_judge(job, bench).judge(candidate, job.judged_code)
+            verdict = self._judge_shapes(job, candidate)
             if job.tune_points and verdict.status is Status.PASSED:
                 return self._run_tuning(job, candidate, verdict)
-            return self._with_access_location(job, bench, verdict)
+            return self._with_access_location(job, self._dominant(job, benches), verdict)
         except BadInput:
             self.release_task()
             raise
+
+    def _judge_shapes(self, job: Job, candidate: Candidate) -> Verdict:
+        """The verdict on all shapes. Raises DuplicateMachineCode."""
+        assert job.task
+        judges = self._warm_judges(job)
+        if job.options.energy and len(judges) > 1:
+            raise BadInput("energy is measured for one shape: judge this task without energy, or one shape")
+        self._share_time_limit(job, judges)
+
+        def judge(number: int) -> Verdict:
+            return judges[number].judge(candidate, job.judged_code if number == 0 else ())
+
+        return judge_shapes(judge, shares(job.task.shapes))
+
+    def _share_time_limit(self, job: Job, judges: list[Judge]) -> None:
+        """The limit for slow candidates is one of the mean time: each shape gets its part of it."""
+        assert job.task
+        if not job.options.give_up_ms or len(judges) == 1 or any(judge.not_scorable for judge in judges):
+            return
+        fastest = [
+            min(judge.baselines.time_ms(n).value for n in judge.baselines.variants) for judge in judges
+        ]
+        mean = sum(share * ms for share, ms in zip(shares(job.task.shapes), fastest, strict=True))
+        for judge, ms in zip(judges, fastest, strict=True):
+            limit = job.options.give_up_ms * ms / mean
+            judge.bench.options = replace(judge.bench.options, give_up_ms=limit)
 
     def _with_access_location(self, job: Job, bench: Bench, verdict: Verdict) -> Result:
         """The verdict, with the location of an illegal memory access if the job asks for it."""
@@ -225,13 +273,14 @@ class JobRunner:
         """Judge one point of the tunables."""
         assert job.candidate
         self._await_build(job, job.candidate)
-        return self._warm_judge(job, self._bench_for(job)).judge(job.candidate)
+        self._benches_for(job)
+        return self._judge_shapes(replace(job, judged_code=()), job.candidate)
 
     def _run_build(self, job: Job) -> Result:
         if job.candidate is None:
             raise BadInput(f"job {job.id}: a build job needs a candidate")
         try:
-            artifacts = self._start_build(job, job.candidate).result()
+            artifacts = b"".join(build.result() for build in self._start_builds(job, job.candidate))
         except CandidateRejected as error:
             return Result(job.id, data=BuildData(error.status, error.reason))
         if (note := self._builds.notes.get(job.candidate.id)) and not has_artifacts(artifacts):
@@ -253,38 +302,42 @@ class JobRunner:
 
         return report
 
-    def _bench_for(self, job: Job) -> Bench:
-        """The bench of the job's task: the warm one, or a new one."""
+    def _benches_for(self, job: Job) -> list[Bench]:
+        """The benches of the job's task, one for each shape: the warm ones, or new ones."""
         assert job.task
         key = self._key_for(job)
-        if self._bench_key != key or self._bench_in_use is None:
+        if self._warm_key != key or not self._warm:
             self.release_task()
-            self._bench_in_use, self._bench_key = (
-                Bench(
-                    job.task,
+            self._warm_key = key
+            for number in range(len(job.task.shapes)):
+                bench = Bench(
+                    job.task.at(number),
                     self._target(job),
                     job.options,
                     self._launcher,
                     self._builds,
                     self._plan_failures,
-                ),
-                key,
-            )
-            self._bench_in_use.open(self._reporter(job))
-        self._bench_in_use.options = job.options
-        return self._bench_in_use
+                )
+                self._warm.append(_WarmShape(bench))
+                bench.open(self._reporter(job))
+        for warm in self._warm:
+            warm.bench.options = job.options
+        return [warm.bench for warm in self._warm]
 
     def _key_for(self, job: Job) -> Any:
-        """Identifies the bench that a job needs."""
+        """Identifies the benches that a job needs."""
         assert job.task
         return job.task.id, self._target(job), job.options.for_preparation(), _is_timed(job)
 
-    def _warm_judge(self, job: Job, bench: Bench) -> Judge:
-        if self._judge is None:
-            self._judge = Judge(bench, self._reporter(job))
-            self._judge.prepare(_is_timed(job))
-        self._judge.report_to(self._reporter(job))
-        return self._judge
+    def _warm_judges(self, job: Job) -> list[Judge]:
+        judges = []
+        for warm in self._warm:
+            if warm.judge is None:
+                warm.judge = Judge(warm.bench, self._reporter(job))
+                warm.judge.prepare(_is_timed(job))
+            warm.judge.report_to(self._reporter(job))
+            judges.append(warm.judge)
+        return judges
 
     def _run_profile(self, job: Job, bench: Bench, candidate: Candidate) -> Profile:
         try:
@@ -304,11 +357,9 @@ class JobRunner:
 
     def release_task(self) -> None:
         """Release the warm task."""
-        if self._judge:
-            self._judge.close()
-        elif self._bench_in_use:
-            self._bench_in_use.close()
-        self._judge, self._bench_in_use, self._bench_key, self._last_profile = None, None, None, None
+        for warm in self._warm:
+            warm.close()
+        self._warm, self._warm_key, self._last_profile = [], None, None
         gc.collect()  # parts of a judge refer to each other, and hold large tensors
         torch.cuda.empty_cache()  # for the processes of the next task
 
@@ -369,6 +420,8 @@ def _is_timed(job: Job) -> bool:
 
 def _probe_data(judge: Judge, timed: bool) -> ProbeData:
     scorable, bench = judge.not_scorable is None, judge.bench
+    names = judge.baselines.variants if timed and scorable else ()
+    baselines = {name: judge.baselines.time_ms(name) for name in names}
     return ProbeData(
         scorable=scorable,
         reason=judge.not_scorable or "",
@@ -378,12 +431,10 @@ def _probe_data(judge: Judge, timed: bool) -> ProbeData:
         work=bench.work,
         tolerance={name: limit.norm for name, limit in judge.tolerance.limits.items()},
         dropped=judge.tolerance.skipped,
-        baselines={
-            name: judge.baselines.time_ms(name)
-            for name in (judge.baselines.variants if timed and scorable else ())
-        },
+        baselines=baselines,
         floor_ms=bench.floor_ms if scorable else None,
         stage_seconds=judge.preparation_seconds,
+        shapes=(ShapeTimes(bench.shape, 1.0, baselines, floor_ms=bench.floor_ms),) if scorable else (),
     )
 
 

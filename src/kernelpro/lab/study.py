@@ -6,35 +6,59 @@ when they were compiled; otherwise they are compiled again in a child process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.seeds import MODES, NoSeed, reference_seed
+from kernelpro.lab.tasks.batches import find_resizing
 from kernelpro.lab.tasks.graph import operator_graph
-from kernelpro.records import BadInput, BaselineSeed, StudyData
+from kernelpro.records import BadInput, BaselineSeed, Graph, StudyData
 
 _WRITER_NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotune"}
 """Who wrote a seed; eager ones are PyTorch's."""
 
 
 def study_task(
-    bench: Bench, baselines: tuple[str, ...], report: Callable[[str], None], captured: Mapping[str, str]
+    benches: Sequence[Bench],
+    baselines: tuple[str, ...],
+    report: Callable[[str], None],
+    captured: Mapping[str, str],
 ) -> StudyData:
     """The operator graph and the baselines as candidates, or why either is missing.
 
-    `at_hand`: sources that were captured when the baselines were compiled.
+    `benches`: one for each shape of the task. `captured`: sources that were captured when the baselines were
+    compiled. A compiler's code is for one shape, so that a task with several has none.
     """
     report("reading the operator graph")
-    graph, graph_error = None, ""
+    bench, graph, graph_error, other_graphs = benches[0], None, "", tuple[Graph, ...]()
     try:
         graph = operator_graph(bench.reference, bench.new_seed())
+        other_graphs = _other_graphs(benches)
     except BadInput as error:
         graph_error = str(error)
+    data = StudyData(graph, graph_error, other_graphs=other_graphs)
+    if len(benches) > 1:
+        baselines = tuple(name for name in baselines if name not in MODES)
     if not baselines:
-        return StudyData(graph, graph_error)
+        return data
     report("capturing the baselines' code")
-    return StudyData(graph, graph_error, *_seeds(bench, baselines, captured))
+    seeds, errors = _seeds(bench, baselines, captured)
+    return replace(data, seeds=seeds, seed_errors=errors)
+
+
+def _other_graphs(benches: Sequence[Bench]) -> tuple[Graph, ...]:
+    """The graphs of the further shapes; of a task with one shape, that for another batch size."""
+    if len(benches) > 1:
+        return tuple(operator_graph(bench.reference, bench.new_seed()) for bench in benches[1:])
+    bench, seed = benches[0], benches[0].new_seed()
+    form, leaves = bench.oracle.inputs(seed)
+    resizing = find_resizing(lambda cut: bench.oracle.run(None, form, cut), leaves)
+    try:
+        return (operator_graph(bench.reference, seed, resizing),) if resizing else ()
+    except BadInput:  # it is traced for its own batch size only
+        return ()
 
 
 def _seeds(

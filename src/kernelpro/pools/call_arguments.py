@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,17 +15,36 @@ _MAX_GUESSES = 64
 """Constructors to try, on the meta device."""
 
 
-def as_positional(function: Any, named: Mapping[str, Any]) -> list[Any]:
-    """Keyword arguments in the order of the function's parameters; defaults fill gaps."""
+def positional_sets(function: Any, input_sets: Sequence[Any]) -> tuple[list[list[Any]], list[str]]:
+    """The inputs of each shape by position, and the names of the last ones if they are keyword-only."""
+    positional: list[list[Any]] = []
+    names: list[list[str]] = []
+    for inputs in input_sets:
+        is_named = isinstance(inputs, Mapping)
+        values, keyword_only = as_positional(function, inputs) if is_named else (list(inputs), [])
+        positional.append(values)
+        names.append(keyword_only)
+    if any(other != names[0] for other in names) or len({len(values) for values in positional}) > 1:
+        raise BadInput("inputs: all shapes must give the same arguments")
+    return positional, names[0]
+
+
+def as_positional(function: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Keyword arguments in the order of the function's parameters; defaults fill gaps. Candidates get all of
+    them by position; the second value names those that the function itself takes as keywords only."""
     parameters = list(inspect.signature(function).parameters.values())
     try:
         bound = inspect.signature(function).bind(**named)
     except TypeError as error:
         raise BadInput(f"inputs: {error}") from None
-    if only := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in named]:
-        raise BadInput(f"inputs: {only[0]} is keyword-only: candidates are called with positional arguments")
-    last = max((i for i, p in enumerate(parameters) if p.name in bound.arguments), default=-1)
-    return [bound.arguments.get(p.name, p.default) for p in parameters[: last + 1]]
+    given = {p.name for p in parameters if p.name in bound.arguments}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    last = max((i for i, p in enumerate(positional) if p.name in given), default=-1)
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in given]
+    if any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name in given for p in parameters):
+        raise BadInput("inputs: give arguments by position for a function that takes *args or **kwargs")
+    values = [bound.arguments.get(p.name, p.default) for p in (*positional[: last + 1], *keywords)]
+    return values, [p.name for p in keywords]
 
 
 def infer_init_inputs(module: torch.nn.Module) -> list[Any]:

@@ -9,13 +9,14 @@ import inspect
 import io
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from kernelpro.lab.tasks import examples
+from kernelpro.lab.tasks.reference import split_keywords
 from kernelpro.pools import notebook_source, project_files
 from kernelpro.records import BadInput
 
@@ -32,41 +33,50 @@ class PackedTask(NamedTuple):
     files: dict[str, str]
 
 
-def pack_module(instance: Any, inputs: Any, init_inputs: Any = ()) -> PackedTask:
-    """Pack an nn.Module and example inputs."""
+def pack_module(
+    instance: Any, input_sets: Sequence[Any], init_inputs: Any = (), keyword_only: Sequence[str] = ()
+) -> PackedTask:
+    """Pack an nn.Module and example inputs of each shape. The last inputs are keyword-only arguments."""
     cls = type(instance)
     try:
         copied, callable_copy = copy.deepcopy(instance).cpu(), copy.deepcopy(instance)
     except (RuntimeError, TypeError) as error:
         raise BadInput(f"{cls.__qualname__} cannot be copied to a worker: {error}") from None
-    payload = {"module": copied, "inputs": list(inputs), "init_inputs": list(init_inputs)}
+    payload = _payload(input_sets, init_inputs, keyword_only) | {"module": copied}
     submodule_types = {type(part) for part in instance.modules()}
     return PackedTask(
         _source_of(cls, submodule_types, repr(instance)),
         cls.__qualname__,
         _pickle_base64(payload),
-        _example_outputs(callable_copy, inputs),
+        _example_outputs(callable_copy, input_sets[0], keyword_only),
         project_files.imported_files({cls, *submodule_types}),
     )
 
 
-def pack_function(callable_: Any, inputs: Any) -> PackedTask:
-    """Pack a function and example inputs."""
-    payload = _pickle_base64({"inputs": list(inputs), "init_inputs": []})
+def _payload(input_sets: Sequence[Any], init_inputs: Any, keyword_only: Sequence[str]) -> dict[str, Any]:
+    sets = [list(inputs) for inputs in input_sets]
+    named = {"keyword_only": list(keyword_only)} if keyword_only else {}
+    return {"inputs": sets, "init_inputs": list(init_inputs)} | named
+
+
+def pack_function(callable_: Any, input_sets: Sequence[Any], keyword_only: Sequence[str] = ()) -> PackedTask:
+    """Pack a function and example inputs of each shape. The last inputs are keyword-only arguments."""
+    payload = _pickle_base64(_payload(input_sets, (), keyword_only))
     return PackedTask(
         _source_of(callable_),
         callable_.__qualname__,
         payload,
-        _example_outputs(callable_, inputs),
+        _example_outputs(callable_, input_sets[0], keyword_only),
         project_files.imported_files({callable_}),
     )
 
 
-def _example_outputs(function: Any, inputs: Any) -> str:
+def _example_outputs(function: Any, inputs: Any, keyword_only: Sequence[str]) -> str:
     """Samples of the outputs here, which a worker must reproduce; empty if the call fails."""
     try:
         with torch.no_grad():
-            return examples.dumps(examples.sample_outputs(function(*copy.deepcopy(list(inputs)))))
+            arguments, named = split_keywords(tuple(copy.deepcopy(list(inputs))), keyword_only)
+            return examples.dumps(examples.sample_outputs(function(*arguments, **named)))
     except Exception:  # the worker gets the same error and reports it
         return ""
 

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import pickle
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,12 +33,21 @@ def noun_of(source: str) -> str:
     return "PyTorch's own code" if first.startswith("# The reference as it is") else "kernel"
 
 
-def describe_winner(task: Task, source: str, target: str, tolerance: float | None) -> KernelSpec:
-    """What was judged. Runs the task's own code once, never the candidate's.
+def describe_winner(
+    task: Task, sources: Sequence[str], target: str, tolerance: float | None
+) -> list[KernelSpec]:
+    """What was judged, for each shape of the task and its kernel. Runs the task's own code once for each
+    shape, never the candidate's.
 
     A task for a GPU may be too large for the CPU: it runs on the meta device if possible. That takes seconds,
     because torch imports its compiler for it; a task for the CPU runs there in milliseconds.
     """
+    return [
+        _describe_shape(task.at(number), source, target, tolerance) for number, source in enumerate(sources)
+    ]
+
+
+def _describe_shape(task: Task, source: str, target: str, tolerance: float | None) -> KernelSpec:
     try:
         observed = (_observe_on_meta(task) if target != "cpu" else None) or _observe(task, "cpu")
     except BadInput:
@@ -56,6 +66,7 @@ def describe_winner(task: Task, source: str, target: str, tolerance: float | Non
         task.mode == "train",
         limit=limit,
         noun=noun_of(source),
+        constants=dict(task.shapes[0].constants),
         ranges=_ranges(task) if task.form != "kernelbench" else {},
         **observed,
     )
@@ -77,7 +88,8 @@ def _observe(task: Task, device: str) -> dict[str, Any]:
         raise BadInput(f"task {task.name}: its inputs cannot be described")
     with torch.no_grad(), reads.recording(model) as read:
         outputs = model(*inputs)
-    settings = {name: text for name, text in read.describe().items() if name != "_function"}
+    own = ("_function", "_keyword_only")
+    settings = {name: text for name, text in read.describe().items() if name not in own}
     settings.pop("code of _Function.forward", None)
     return {
         "inputs": signature(inputs),
@@ -86,17 +98,18 @@ def _observe(task: Task, device: str) -> dict[str, Any]:
         "settings": settings,
         "init": tuple(loaded.init_inputs),
         "parameter_names": _parameter_names(loaded),
+        "keyword_only": loaded.keyword_only,
     }
 
 
 def _parameter_names(loaded: references.Reference) -> tuple[str, ...]:
-    function = getattr(loaded.model(), "_function", None) or loaded.model().forward
+    function = getattr(loaded.model(), "_function", None) or loaded.own_forward
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return ()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(p.name for p in parameters if p.kind in positional)
+    return (*(p.name for p in parameters if p.kind in positional), *loaded.keyword_only)
 
 
 def _ranges(task: Task) -> dict[str, Any]:

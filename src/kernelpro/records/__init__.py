@@ -77,6 +77,7 @@ from kernelpro.records.running import (
     Step,
     StepDetails,
 )
+from kernelpro.records.shapes import Shape, ShapeTimes, UnseenShape
 from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
 
 __all__ = [
@@ -144,6 +145,8 @@ __all__ = [
     "RooflinePosition",
     "RunConfig",
     "Severity",
+    "Shape",
+    "ShapeTimes",
     "Skipped",
     "Stage",
     "Status",
@@ -156,6 +159,7 @@ __all__ = [
     "Timeline",
     "Tuning",
     "TuningPoint",
+    "UnseenShape",
     "Verdict",
     "Work",
     "digest",

@@ -10,6 +10,7 @@ from kernelpro.records.graph import Graph
 from kernelpro.records.interval import Interval
 from kernelpro.records.judging import Candidate, Effort, Environment, Options, Status, Target, Task, Verdict
 from kernelpro.records.profiling import Profile, ProfileRequest
+from kernelpro.records.shapes import ShapeTimes
 from kernelpro.records.study import BaselineSeed, Hardware, Work
 
 JobKind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
@@ -117,6 +118,8 @@ class ProbeData(Record):
     floor_ms: float | None
     stage_seconds: dict[str, float]
     """How long each stage of the preparation took."""
+    shapes: tuple[ShapeTimes, ...] = ()
+    """Baselines and floor of each shape of the task."""
     kind: Literal["probe"] = "probe"
 
 
@@ -125,11 +128,14 @@ class StudyData(Record):
     """The result of a study job."""
 
     graph: Graph | None = None
+    """For the task's first shape."""
     graph_error: str = ""
     """Why there is no operator graph."""
     seeds: tuple[BaselineSeed, ...] = ()
     seed_errors: str = ""
     """Why some baselines gave no seed."""
+    other_graphs: tuple[Graph, ...] = ()
+    """The graph for each further shape of the task; of a task with one shape, for another batch size."""
     kind: Literal["study"] = "study"
 
 

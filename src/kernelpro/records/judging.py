@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from kernelpro.records.base import BadInput, Record, digest
 from kernelpro.records.energy import Energy
 from kernelpro.records.interval import Interval
+from kernelpro.records.shapes import Shape, ShapeTimes, UnseenShape, shapes_in_source
 
 Precision = Literal["fp32", "tf32", "native"]
 Target = Literal["cuda", "cpu"]
@@ -28,21 +29,24 @@ class Task(Record):
     entry: str = "Model"
     """Class (kernelbench, module) or function name in `source`."""
     payload: str = ""
-    """Base64 of the pickled module and example inputs (forms module and function)."""
+    """Base64 of the pickled module and example inputs of each shape (forms module and function)."""
     mode: Mode = "train"
     """KernelBench never calls `.eval()`, so train is the default."""
     precision: Precision | None = None
     """None: tf32 for float32 tasks on CUDA, fp32 on the CPU (which has no TF32), native otherwise."""
     outputs: str = ""
-    """For a live object: a few elements of its outputs for the example inputs, as base64. Not part of the
-    identity."""
+    """For a live object: a few elements of its outputs for the first example inputs, as base64. Not part of
+    the identity."""
     files: dict[str, str] = field(default_factory=dict)
     """Modules of the user's project that `source` imports: text by path, such as `package/layers.py`."""
+    shapes: tuple[Shape, ...] = (Shape(),)
+    """The sets of inputs that a kernel must be right for; most tasks have one."""
 
     @property
     def id(self) -> str:
         """Content hash: equal tasks have equal ids."""
         files = [part for name in sorted(self.files) for part in (name, self.files[name])]
+        shapes = [shape.nondefault_json() for shape in self.shapes] if self.shapes != (Shape(),) else []
         return digest(
             "task",
             self.source,
@@ -52,7 +56,12 @@ class Task(Record):
             self.mode,
             self.precision or "auto",
             *files,
+            *shapes,
         )
+
+    def at(self, number: int) -> Self:
+        """The task with one of its shapes alone."""
+        return replace(self, shapes=(replace(self.shapes[number], weight=1.0),))
 
     @classmethod
     def from_file(cls, path: str | Path, mode: Mode = "train", precision: Precision | None = None) -> Self:
@@ -61,7 +70,7 @@ class Task(Record):
         text = read_source(path, "task")
         stem = Path(path).stem
         name = Path(path).resolve().parent.name if stem == "task" else stem
-        return cls(source=text, name=name, mode=mode, precision=precision)
+        return cls(text, name, mode=mode, precision=precision, shapes=shapes_in_source(text, name))
 
     def for_target(self, target: Target) -> Self:
         """The task at its size for a target.
@@ -272,9 +281,14 @@ class Verdict(Record):
     tolerance: float | None = None
     """Limit of `error` on inputs as given."""
     times: dict[str, Interval] = field(default_factory=dict)
-    """Milliseconds per call, of `candidate` and each baseline."""
+    """Milliseconds per call, of `candidate` and each baseline; the mean over all calls of a task with several
+    shapes."""
     speedup: dict[str, Interval] = field(default_factory=dict)
     """Over each baseline."""
+    shapes: tuple[ShapeTimes, ...] = ()
+    """The same for each shape of the task."""
+    unseen_shape: UnseenShape | None = None
+    """Whether it is right for another batch size too; None: not tried, or the reference accepts no other."""
     faster: Literal["yes", "no", "unclear"] | None = None
     """Whether it is faster than the fastest baseline."""
     floor_ms: float | None = None
@@ -307,7 +321,7 @@ class Verdict(Record):
         return self.floor_ms / self.times["candidate"].value
 
     def __post_init__(self) -> None:
-        measured = bool(self.times or self.speedup or self.faster or self.energy)
+        measured = bool(self.times or self.speedup or self.faster or self.energy or self.shapes)
         if measured and self.status is not Status.PASSED:
             raise ValueError(f"a verdict with status {self.status} cannot carry times or energy")
         if self.status is Status.PASSED and not (self.times and self.speedup and self.faster):

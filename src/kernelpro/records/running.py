@@ -236,10 +236,12 @@ class Outcome(Record):
     best: int | None = None
     """The winner's step; None if no candidate passed."""
     verdict: Verdict | None = None
-    """The winner's final verdict, at full length."""
+    """The winner's final verdict, at full length; of several winners, that of all of them together."""
     finalists: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     front: tuple[Point, ...] = ()
     """Speed against energy, fastest first; empty if no energy was measured."""
     unanswered: bool = False
     """The run ended with budget left because its models could not be reached. Resumed, it continues."""
+    by_shape: tuple[int, ...] = ()
+    """The winner's step for each shape of the task, where one kernel for all shapes would be much slower."""

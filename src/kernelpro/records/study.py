@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kernelpro.records.base import Record
 from kernelpro.records.graph import Graph
+from kernelpro.records.shapes import ShapeTimes
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class TaskFacts(Record):
     seeds: tuple[BaselineSeed, ...] = ()
     seed_errors: str = ""
     """Why some baselines gave no seed."""
+    shapes: tuple[ShapeTimes, ...] = ()
+    """Baselines and floor of each shape of the task; `baselines` and `floor_ms` are means over all calls."""
+    other_graphs: tuple[Graph, ...] = ()
+    """See `StudyData.other_graphs`."""
 
     @property
     def baseline_ms(self) -> float:

@@ -139,6 +139,11 @@ def _summarize_run(run: _RunData) -> RunSummary:
     )
 
 
+def _unseen_sentence(verdict: Verdict) -> str:
+    text = wording.describe_unseen(verdict)
+    return f"is {text}" if text.startswith("also") else text.rstrip(".")
+
+
 def _summarize_verdict(run: _RunData) -> VerdictSummary:
     best, verdict = run.best, run.verdict
     if best is None or verdict is None:
@@ -151,6 +156,8 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
         wording.compiler_note(verdict, best),
         wording.describe_error(verdict),
         wording.describe_floor(verdict),
+        *(f"{line[0].upper()}{line[1:]}." for line in wording.describe_shapes(verdict)),
+        f"It {unseen}." if (unseen := _unseen_sentence(verdict)) else "",
         f"Energy: {wording.describe_energy(energy)}." if energy else "",
     )
     return VerdictSummary(
@@ -175,6 +182,8 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
         of_floor=verdict.of_floor,
         sandbox=verdict.sandbox,
         own_share=verdict.own_share,
+        shapes=verdict.shapes,
+        unseen_shape=verdict.unseen_shape,
         peak_bytes=verdict.peak_bytes,
         parameters=verdict.parameters,
         rounds=verdict.measurement.rounds or None,

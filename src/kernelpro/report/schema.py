@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelpro.records import Cost, Energy, Interval, Limits, Point, Record, Skipped
+from kernelpro.records import Cost, Energy, Interval, Limits, Point, Record, ShapeTimes, Skipped, UnseenShape
 from kernelpro.records.jobs import Tuning
 
 SCHEMA = 1
@@ -77,6 +77,11 @@ class VerdictSummary(Record):
         if self.is_original is False:
             return f"no candidate beat {'the compiler' if self.is_compiler else 'the reference'}"
         return self.result
+
+    shapes: tuple[ShapeTimes, ...] = ()
+    """Times and speedups on each shape of the task."""
+    unseen_shape: UnseenShape | None = None
+    """Whether it is right for another batch size too."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from kernelpro.records import Cost, Energy, Interval, Outcome, RunConfig, Step, TaskFacts, Verdict
+from kernelpro.records import (
+    Cost,
+    Energy,
+    Interval,
+    Outcome,
+    RunConfig,
+    ShapeTimes,
+    Step,
+    TaskFacts,
+    Verdict,
+)
 from kernelpro.records.energy import format_joules, format_ratio
 from kernelpro.records.events import TaskMeasured
 from kernelpro.records.interval import format_share
@@ -222,6 +232,29 @@ def describe_floor(verdict: Verdict) -> str:
     if verdict.of_floor > 1:
         return f"{text}. It is faster than that because part of its data was still in a cache."
     return f"{text} ({format_share(verdict.of_floor)} of it is reached)."
+
+
+def describe_unseen(verdict: Verdict) -> str:
+    """Whether it is right for a batch size that the task does not name; empty if that was not tried."""
+    unseen = verdict.unseen_shape
+    if unseen is None:
+        return ""
+    if unseen.passed:
+        return f"also right for batch {unseen.batch}"
+    return f"fails outside its shape: batch {unseen.batch}: {unseen.reason}"
+
+
+def describe_shapes(verdict: Verdict) -> list[str]:
+    """The time and the speedup on each shape, one line each; nothing for a task with one."""
+    if len(verdict.shapes) < 2:
+        return []
+    return [f"on {_describe_shape(shape)}" for shape in verdict.shapes]
+
+
+def _describe_shape(shape: ShapeTimes) -> str:
+    ratios = ", ".join(f"{name} {format_speedup(ratio)}" for name, ratio in shape.speedup.items())
+    ms = shape.times["candidate"].value
+    return f"{shape.shape} ({format_share(shape.weight)} of calls): {ms:.4g} ms; {ratios}"
 
 
 def describe_energy(energy: Energy) -> str:

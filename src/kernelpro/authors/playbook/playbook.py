@@ -30,6 +30,7 @@ from kernelpro.authors.author import (
     source_fingerprint,
 )
 from kernelpro.authors.playbook.codegen.backend import Backend
+from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.forms import PLAIN_FORMS, programs_of
@@ -94,6 +95,7 @@ class Playbook(Author):
         programs = {
             form: program for form, program in _programs(assignment).items() if form not in PLAIN_FORMS
         }
+        writer = ShapeWriter.of(assignment)
         drafts: dict[str, Draft] = {}
         reasons: dict[str, None] = {}
         for form, backend, seed in _interleaved_seeds(backends, programs, reasons):
@@ -101,7 +103,7 @@ class Playbook(Author):
             design = replace(seed.design, form=form)
             design = replace(design, precision="fp32") if exact else design
             try:
-                source = backend.write(programs[form], design)
+                source = writer.write(backend, programs[form], design)
             except NoProposal as reason:
                 reasons[str(reason)] = None
                 continue
@@ -177,6 +179,50 @@ class _Choice:
     finding: Finding | None
 
 
+@dataclass(frozen=True)
+class ShapeWriter:
+    """Writes kernels for all shapes of a task; of a task with one shape, for another batch size too where
+    that costs nothing."""
+
+    others: tuple[dict[str, Program], ...]
+    """The programs for the other shapes, by form."""
+    is_several: bool
+    """Whether the task has several shapes: then a kernel must serve all of them."""
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> ShapeWriter:
+        """The writer of an assignment. Raises NoProposal if a further shape has no program."""
+        is_several = len(assignment.task.shapes) > 1
+        try:
+            others = tuple(programs_of(graph, assignment.target) for graph in assignment.other_graphs)
+        except NoProposal:
+            if is_several:
+                raise
+            others = ()
+        return cls(others, is_several)
+
+    def write(self, backend: Backend, program: Program, design: Design) -> str:
+        """The source of a design. Raises NoProposal."""
+        source = backend.write(program, design)
+        general = self._generalized(source, backend, program, design)
+        if general is None and self.is_several:
+            raise NoProposal(
+                f"the playbook's {backend.language} code for these shapes differs in more than sizes"
+            )
+        return general or source
+
+    def _generalized(self, source: str, backend: Backend, program: Program, design: Design) -> str | None:
+        others = [programs[design.form] for programs in self.others if design.form in programs]
+        alike = [other for other in others if len(other.stages) == len(program.stages)]
+        if not alike or len(alike) < len(self.others):
+            return None
+        try:
+            sources = [source, *(backend.write(other, design) for other in alike)]
+        except (NoProposal, ValueError, IndexError):  # the design does not suit the other shapes
+            return None
+        return generalize(sources, [program, *alike], free_only=not self.is_several)
+
+
 def _programs(assignment: Assignment) -> dict[str, Program]:
     if assignment.graph is None:
         reason = f": {assignment.graph_error}" if assignment.graph_error else ""
@@ -249,10 +295,11 @@ def _new_drafts(
     """The drafts of these designs, each distinct source once and without the parent's. Designs that the
     backend cannot write are left out."""
     assert assignment.parent
+    writer = ShapeWriter.of(assignment)
     drafts: dict[str, Draft] = {}
     for design, draft in planned:
         with suppress(NoProposal):
-            source = backend.write(program, design)
+            source = writer.write(backend, program, design)
             drafts.setdefault(source_fingerprint(source), replace(draft, source=source))
     drafts.pop(source_fingerprint(assignment.parent.source), None)
     return list(drafts.values())

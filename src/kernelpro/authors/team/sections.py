@@ -106,6 +106,7 @@ def device_and_baselines(assignment: Assignment) -> str:
     lines += [f"- {name}: {value}" for name, value in hardware.facts.items()]
     times = ", ".join(f"{name} {ms:.4f} ms" for name, ms in assignment.baselines.items())
     lines.append(f"- baselines: {times}; the fastest is the time to beat")
+    lines += _shape_lines(assignment)
     if assignment.objective:
         lines.append(f"- objective: {assignment.objective}")
     definition = (
@@ -119,6 +120,20 @@ def device_and_baselines(assignment: Assignment) -> str:
     )
     lines.append(f"- precision: {assignment.precision}{limit}")
     return "\n".join(lines)
+
+
+def _shape_lines(assignment: Assignment) -> list[str]:
+    """The shapes of a task with several, with the baselines of each."""
+    if len(assignment.shapes) < 2:
+        return []
+    lines = [
+        f"- the kernel must be right for inputs of {len(assignment.shapes)} shapes: read sizes from the "
+        "inputs, and choose tiles by them; times are means over all calls"
+    ]
+    for shape in assignment.shapes:
+        times = ", ".join(f"{name} {x.value:.4f} ms" for name, x in shape.times.items())
+        lines.append(f"  - inputs {shape.shape}, {shape.weight:.0%} of calls: {times}")
+    return lines
 
 
 def other_directions(directions: Iterable[str], asked: int) -> str:

@@ -14,6 +14,7 @@ from kernelpro.cli.options import (
     JsonOptions,
     JudgeEffortOptions,
     PoolOptions,
+    ShapeOptions,
     TaskArgument,
     TaskOptions,
     TimeoutOptions,
@@ -25,7 +26,7 @@ from kernelpro.records import Options
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions(
-    JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions, TimeoutOptions, TaskOptions
+    JsonOptions, PoolOptions, BaselineOptions, JudgeEffortOptions, TimeoutOptions, TaskOptions, ShapeOptions
 ):
     """Options of `kernelpro judge`."""
 

@@ -16,6 +16,7 @@ from kernelpro.cli.options import (
     RunArgument,
     RunsDirOptions,
     SearchRunOptions,
+    ShapeOptions,
     TaskArgument,
     add_command,
     option,
@@ -23,7 +24,7 @@ from kernelpro.cli.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizeOptions(JsonOptions, RunsDirOptions, SearchRunOptions):
+class OptimizeOptions(JsonOptions, RunsDirOptions, SearchRunOptions, ShapeOptions):
     """Options of `kernelpro optimize`."""
 
     task: TaskArgument

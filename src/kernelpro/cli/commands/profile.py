@@ -14,6 +14,7 @@ from kernelpro.cli.options import (
     BaselineChoice,
     JsonOptions,
     PoolOptions,
+    ShapeOptions,
     TaskArgument,
     TaskOptions,
     TimeoutOptions,
@@ -23,7 +24,7 @@ from kernelpro.cli.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions):
+class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions, ShapeOptions):
     """Options of `kernelpro profile`."""
 
     task: TaskArgument

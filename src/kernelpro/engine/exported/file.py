@@ -7,7 +7,9 @@ from typing import Any
 _EXPORT_DROPIN: dict[str, str] = {}
 """Sources of kernelpro.dropin by module."""
 _EXPORT_FILES: dict[str, str] = {}
-_EXPORT_SPEC: dict[str, Any] = {}
+_EXPORT_SPECS: list[dict[str, Any]] = []
+_EXPORT_NUMBERS: list[int] = []
+_EXPORT_OTHER_KERNELS: dict[str, str] = {}
 _EXPORT_REFERENCE = _EXPORT_ENTRY = _EXPORT_FORM = _EXPORT_SKELETON = ""
 _export_libraries: Any = ()
 
@@ -16,6 +18,7 @@ class ModelNew: ...
 
 
 # --- exported below ------------------------------------------------------------------------------------
+import functools  # noqa: E402
 from typing import Any  # noqa: E402, F811
 
 
@@ -51,14 +54,18 @@ def _export_load_dropin() -> Any:
     return sys.modules[package]
 
 
-def _export_kernel() -> Any:
+def _export_kernel(number: int) -> Any:
+    """The class ModelNew of a kernel; the first is the one in this file."""
+    if number:
+        text = list(_EXPORT_OTHER_KERNELS.values())[number - 1]
+        return _export_dropin.kernel.load_source(text, f"{__name__}_kernel_{number + 1}").ModelNew
     for library in _export_libraries:
         library._export_build()
     return ModelNew
 
 
-def _export_factory() -> Any:
-    return _export.factory
+def _export_factory(number: int) -> Any:
+    return _export.factories[number]
 
 
 def _export_recreate(*arguments: Any) -> Any:
@@ -68,8 +75,8 @@ def _export_recreate(*arguments: Any) -> Any:
 _export_dropin = _export_load_dropin()
 _export = _export_dropin.exported.ExportedKernel(
     __name__,
-    _EXPORT_SPEC,
-    _export_kernel,
+    _EXPORT_SPECS,
+    [functools.partial(_export_kernel, number) for number in _EXPORT_NUMBERS],
     _EXPORT_REFERENCE,
     _EXPORT_ENTRY,
     _EXPORT_FORM,

@@ -16,7 +16,7 @@ from kernelpro.lab.measure.round_runner import Accuracy, is_short
 from kernelpro.lab.measure.rounds import Rounds, comparable_time
 from kernelpro.lab.measure.statistics import above_one
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.records import Interval, Status
+from kernelpro.records import Interval, ShapeTimes, Status
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class Decision:
     def statistics(self) -> ClockStatistics:
         """The statistics of the two clocks."""
         return self.clocks.statistics
+
+    def shape_times(self, bench: Bench) -> ShapeTimes:
+        """Times and speed-ups as those of a shape."""
+        return ShapeTimes(bench.shape, 1.0, self.times, self.speedup, bench.floor_ms)
 
 
 def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Callable[[], bool]) -> Decision:

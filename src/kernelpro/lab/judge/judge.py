@@ -9,7 +9,8 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
  4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified;
  5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py), in words;
  6. energy (lab/energy), if requested, before the sandbox is closed;
- 7. in another sandbox, whether it stays inside its buffers (memory_safety.py).
+ 7. in another sandbox, whether it stays inside its buffers (memory_safety.py), and whether it is right for
+    another batch size (unseen_shape.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
 from kernelpro.lab.judge.memory_use import MemoryUse
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
+from kernelpro.lab.judge.unseen_shape import UnseenCall, prepare_unseen_call
 from kernelpro.lab.languages import detect
 from kernelpro.lab.languages.machine_code import fingerprint
 from kernelpro.lab.measure import environment
@@ -89,6 +91,7 @@ class Judge:
         self._preparation_seconds: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._energy_meter: EnergyMeter | None = None
+        self._unseen: UnseenCall | None = None
 
     @property
     def options(self) -> Options:
@@ -135,6 +138,8 @@ class Judge:
             distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), distributions)
             self._verification_inputs = self._draw_verification_inputs()
+            if timed:
+                self._unseen = prepare_unseen_call(bench, bench.new_seed(), self.tolerance.limits[AS_GIVEN])
         with clock("probe"):
             self._report("probing the task")
             seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
@@ -291,12 +296,13 @@ class Judge:
             self._wait_for_teardown()  # its memory is needed
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check, state.keep_own_values)
+            unseen = guarded.try_unseen(self._unseen)
         notes = [*verdict.notes, *([note] if note else [])]
         if self.options.effort == "full":
             with state.clock("sanitizer"):
                 notes += memory_safety.sanitize(self.bench, state.candidate, self._report)
         measurement = replace(verdict.measurement, seconds=state.clock.seconds())
-        return replace(verdict, measurement=measurement, notes=tuple(notes))
+        return replace(verdict, measurement=measurement, notes=tuple(notes), unseen_shape=unseen)
 
     def _close_in_background(self, participant: Participant) -> None:
         self._teardown_threads.append(participant.close_in_background())
@@ -440,6 +446,7 @@ class Judge:
             tolerance=self.tolerance.limits[AS_GIVEN].norm,
             times=decision.times,
             speedup=decision.speedup,
+            shapes=(decision.shape_times(self.bench),),
             faster=decision.faster,
             own_share=facts.own_share,
             peak_bytes=facts.peak_bytes,

@@ -6,6 +6,8 @@
     the margins of the inputs, and the child at those of parameters, outputs and scratch buffers.
  3. An overwritten margin, or an output that is wrong only here, makes the candidate `wrong`.
 
+ 4. A call with a batch size that the task does not name (unseen_shape.py), which convicts nobody.
+
 A candidate that fails here in another way (an allocator that it requires is missing, too little memory) is
 not convicted: the verdict gets a note. The timed process has no guards, so guards cost no candidate time.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kernelpro.lab.judge.unseen_shape import UnseenCall
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import sanitizer
@@ -27,7 +30,7 @@ from kernelpro.lab.sandbox.memory import Region, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.tasks.inputs import AS_GIVEN
-from kernelpro.records import Candidate, Status
+from kernelpro.records import Candidate, Status, UnseenShape
 
 Check = Callable[[list[torch.Tensor], int, str], object]
 """Raises CandidateRejected where outputs are wrong for the inputs of a seed and distribution."""
@@ -60,6 +63,8 @@ class GuardedCalls:
         self._participant: Participant | None = None
         self._guarded = False
         """Whether buffers of the child have guards."""
+        self._is_clean = False
+        """All guarded calls were right."""
         self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
         self._regions: list[Region] = []
         if bench.target == "cpu":  # a process gets its files when it starts
@@ -94,11 +99,39 @@ class GuardedCalls:
                 self._regions += self._bench.guarded_regions(self._region_bytes)
             self._bench.load_candidate(self._participant, candidate, keep_own_values)
             self._call(self._participant, check)
+            self._is_clean = True
         except CandidateRejected as error:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
             return f"{_NOT_CHECKED}: {error}"
         return "" if self._guarded else _UNGUARDED[self._bench.target]
+
+    def try_unseen(self, call: UnseenCall | None) -> UnseenShape | None:
+        """Call the candidate with another batch size, after `check`; None where that cannot be tried."""
+        participant = self._participant
+        if call is None or participant is None or not self._is_clean:
+            return None
+        if call.nbytes > participant.regions[0].nbytes:
+            return None
+        try:
+            self._call_unseen(participant, call)
+        except (CandidateRejected, torch.OutOfMemoryError) as error:
+            reason = (str(error).splitlines() or ["it failed"])[0][:_MAX_REASON]
+            return UnseenShape(call.shape, call.batch, False, reason)
+        return UnseenShape(call.shape, call.batch, True)
+
+    def _call_unseen(self, participant: Participant, call: UnseenCall) -> None:
+        seconds, (fill, input_fill, _) = self._bench.options.call_timeout, FILLS
+        region = participant.regions[0]
+        participant.process.thaw()
+        participant.use_slots(call.slots, seconds)
+        participant.prepare(seconds, fill=fill)
+        margins = InputMargins(call.slots, region.nbytes)
+        margins.fill(region.raw, input_fill)
+        with participant.may_compile(self._bench.options.build_timeout):
+            result = participant.call(call.inputs, call.spec, seconds)
+        _require_intact(margins.damages(region.raw, input_fill) + _reported_damages(participant, seconds))
+        call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
         """The error; for a crash in forward, with the access out of bounds that guarded calls show."""
@@ -114,21 +147,22 @@ class GuardedCalls:
         bench, raw = self._bench, participant.regions[0].raw
         margins = InputMargins(self._slots, participant.regions[0].nbytes)
         for index, (seed, distribution) in enumerate(self._inputs):
-            fill = FILLS[index % len(FILLS)]
+            fill, input_fill = FILLS[index % len(FILLS)], FILLS[(index + 1) % len(FILLS)]
             participant.prepare(bench.options.call_timeout, fill=fill)
-            margins.fill(raw, fill)
+            # another byte: a kernel that copies past the end of its input would restore the output's margin
+            margins.fill(raw, input_fill)
             seconds, inputs = bench.options.call_timeout, bench.oracle.inputs(seed, distribution)[1]
             with participant.may_compile(bench.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, bench.output_spec, seconds)
             # what was overwritten explains a wrong output
-            _require_intact(margins.damages(raw, fill) + _reported_damages(participant, seconds))
+            _require_intact(margins.damages(raw, input_fill) + _reported_damages(participant, seconds))
             try:
                 check(result.outputs, seed, distribution)
             except CandidateRejected as error:
                 raise CandidateRejected(
                     error.status,
                     f"its result depends on memory that it did not write, or outside its buffers (filled "
-                    f"with 0x{fill:02X}): {error.reason}",
+                    f"with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
 
     def close(self, close: Callable[[Participant], None]) -> None:

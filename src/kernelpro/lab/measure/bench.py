@@ -35,6 +35,7 @@ from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import OutputSpec
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
 from kernelpro.lab.tasks import paths, work
+from kernelpro.lab.tasks.batches import describe_sizes
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Target, Task, folders
 
@@ -103,6 +104,7 @@ class Bench:
             self.oracle = Oracle(self.reference)
             seed = self.new_seed()
             self._form, leaves = self.oracle.inputs(seed)
+            self.shape = describe_sizes(leaves)
             self._slots, self._region_bytes = layout(leaves)
             self._guarded_bytes = layout(leaves, MARGIN_BYTES)[1]
             with device_memory.measured_peak(self.target) as peak:

@@ -118,6 +118,11 @@ class Participant(ABC):
         )
         self.can_prelaunch = reply.get("gated") is True and self.regions[0].supports_gate()
 
+    def use_slots(self, slots: list[Slot], seconds: float) -> None:
+        """Map other inputs in the same regions."""
+        self._slots = slots
+        self.map_inputs(seconds)
+
     @contextmanager
     def may_compile(self, seconds: float | None) -> Iterator[None]:
         """In it, the time in which the child compiles counts against `seconds`, and only the rest against the

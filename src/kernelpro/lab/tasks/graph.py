@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from kernelpro.lab import tree
+from kernelpro.lab.tasks.batches import Resizing
 from kernelpro.lab.tasks.parameters import constant_of
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Node
@@ -24,8 +25,8 @@ GETITEM = "getitem"
 _MAX_REASON = 200
 
 
-def operator_graph(reference: Reference, seed: int) -> Graph:
-    """The operators of one call in the task's own mode, at the shapes of its inputs.
+def operator_graph(reference: Reference, seed: int, resizing: Resizing | None = None) -> Graph:
+    """The operators of one call in the task's own mode, at the shapes of its inputs, or at others.
 
     Composite operators stay whole (`aten.layer_norm`, `aten.linear`). A reference that works in place is
     functionalized. Inputs are named by their path: `0`, or `1.mask` inside the second argument. Constants
@@ -34,6 +35,7 @@ def operator_graph(reference: Reference, seed: int) -> Graph:
     """
     name = reference.task.name
     form, leaves = reference.inputs(seed)
+    leaves = resizing.apply(leaves) if resizing else leaves
     arguments = tuple(tree.unflatten(form, leaves))
     program = _export(reference, arguments)
     input_specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import copy
 import importlib.util
+import inspect
 import io
 import pickle
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -55,6 +57,7 @@ class Reference:
         """Where the constructor creates tensors by default; empty: on the CPU. A candidate's does so too, and
         then draws the same values."""
         self._reporting_errors("init_inputs", lambda: tree.flatten(self.init_inputs, []))
+        self._shape = task.shapes[0]
         self._model = self._reporting_errors(task.entry, self._build)
 
     def _callable(self, name: str) -> Any:
@@ -87,9 +90,9 @@ class Reference:
     def _build(self) -> nn.Module:
         model: nn.Module
         if self.task.form == "function":
-            model = _Function(self._module, self.task.entry)
+            model = _Function(self._module, self.task.entry, self.keyword_only)
         elif self.task.form == "module":
-            model = self._payload["module"]
+            model = with_positional_forward(self._payload["module"], self.keyword_only)
             parameters.replace_constants(model, self.seed)
         else:
             model = self._construct()
@@ -119,16 +122,16 @@ class Reference:
 
         Empty if they agree or are random.
         """
-        if not self.task.outputs:
+        if not self.task.outputs or self._shape.example:
             return ""
         content = _load_payload(self.task, self._module)
         model = (
-            self._to_device(content["module"], None)
+            self._to_device(with_positional_forward(content["module"], self.keyword_only), None)
             if self.task.form == "module"
-            else getattr(self._module, self.task.entry)
+            else _Function(self._module, self.task.entry, self.keyword_only)
         )
         leaves: list[torch.Tensor] = []
-        form = tree.flatten(content["inputs"], leaves)
+        form = tree.flatten(content["inputs"][0], leaves)
 
         def call() -> Any:
             return model(*tree.unflatten(form, [leaf.to(self.device, copy=True) for leaf in leaves]))
@@ -151,6 +154,17 @@ class Reference:
         return {name: t.shape for name, t in rebuilt.items()} == {
             name: t.shape for name, t in self._model.state_dict().items()
         }
+
+    @property
+    def keyword_only(self) -> tuple[str, ...]:
+        """Names of the last inputs, which the reference takes as keywords only."""
+        return tuple(self._payload.get("keyword_only", ())) if self.task.form != "kernelbench" else ()
+
+    @property
+    def own_forward(self) -> Any:
+        """The reference's own forward pass, which may take keywords only."""
+        cls: Any = type(self._model)
+        return (cls.__mro__[1] if self.keyword_only else cls).forward.__get__(self._model)
 
     def state(self) -> parameters.State:
         """Parameters and buffers by name."""
@@ -182,12 +196,15 @@ class Reference:
         parameters.seed_everything(seed)
         if self.task.form == "kernelbench":
             with torch.device(self.device):
-                values = self._reporting_errors("get_inputs", self._get_inputs)
+                values = self._reporting_errors("get_inputs", self._get_inputs_of_shape)
         else:
-            values = _shuffled(self._payload["inputs"], self.device)
+            values = _shuffled(self._payload["inputs"][self._shape.example], self.device)
         leaves: list[torch.Tensor] = []
         form = self._reporting_errors("get_inputs", lambda: tree.flatten(list(values), leaves))
         return form, [leaf.detach().to(self.device) for leaf in leaves]
+
+    def _get_inputs_of_shape(self) -> Any:
+        return call_with_constants(self._module, self._get_inputs, self._shape.constants)
 
     def dtype(self) -> torch.dtype:
         """The floating-point dtype of the task: of its parameters, else of its inputs."""
@@ -221,17 +238,61 @@ def _has_closures(model: nn.Module) -> bool:
 
 
 class _Function(nn.Module):
-    """A plain function as a module without parameters."""
+    """A plain function as a module without parameters. The last arguments have names: they are
+    keyword-only."""
 
-    def __init__(self, module: ModuleType, name: str):
+    def __init__(self, module: ModuleType, name: str, keyword_only: Sequence[str] = ()):
         super().__init__()
         self._function = getattr(module, name)
+        self._keyword_only = tuple(keyword_only)
 
     def __deepcopy__(self, memo: Any) -> _Function:
         return self
 
     def forward(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
+        positional, named = split_keywords(arguments, self._keyword_only)
+        return self._function(*positional, **named)
+
+
+def split_keywords(
+    arguments: tuple[Any, ...], keyword_only: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional arguments of a call, and its last ones by their names."""
+    count = len(arguments) - len(keyword_only)
+    return arguments[:count], dict(zip(keyword_only, arguments[count:], strict=True))
+
+
+def with_positional_forward(model: nn.Module, keyword_only: Sequence[str]) -> nn.Module:
+    """The module, called with positional arguments alone; the last ones become keywords of its own forward
+    pass."""
+    if not keyword_only:
+        return model
+    base: Any = type(model)
+
+    def forward(self: Any, *arguments: Any) -> Any:
+        positional, named = split_keywords(arguments, keyword_only)
+        return base.forward(self, *positional, **named)
+
+    content = {"forward": forward, "__module__": base.__module__}
+    model.__class__ = type(base.__name__, (base,), content)
+    return model
+
+
+def call_with_constants(module: ModuleType, function: Any, constants: Mapping[str, Any]) -> Any:
+    """Call a function with those constants that are parameters of it; the others replace constants of its
+    file during the call."""
+    parameters = inspect.signature(function).parameters
+    replaced = {name: value for name, value in constants.items() if name not in parameters}
+    if missing := [name for name in replaced if name not in vars(module)]:
+        raise BadInput(
+            f"shape: {missing[0]} is neither a parameter of {function.__name__} nor a constant of the file"
+        )
+    before = {name: vars(module)[name] for name in replaced}
+    vars(module).update(replaced)
+    try:
+        return function(**{name: value for name, value in constants.items() if name in parameters})
+    finally:
+        vars(module).update(before)
 
 
 def load_source(task: Task) -> ModuleType:

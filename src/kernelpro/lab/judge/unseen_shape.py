@@ -1,0 +1,63 @@
+"""A batch size that a task does not name: is a candidate right for it too?
+
+Kernels that hard-code sizes are the main weakness of generated kernels. So a candidate that passed is called
+once more with another batch size, in the process of its guarded calls (memory_safety.py), and the verdict
+reports the result. It is information: drop-in modules serve the judged shapes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from kernelpro.lab.judge.tolerance import Limit
+from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.errors import measure_errors
+from kernelpro.lab.sandbox.guards import MARGIN_BYTES
+from kernelpro.lab.sandbox.memory import Slot, layout
+from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
+from kernelpro.lab.tasks.batches import describe_sizes, find_resizing
+from kernelpro.records import Status
+
+
+@dataclass(frozen=True)
+class UnseenCall:
+    """The call with another batch size, prepared once for a task."""
+
+    batch: int
+    inputs: list[torch.Tensor]
+    slots: list[Slot]
+    nbytes: int
+    """Bytes of a region for the slots."""
+    spec: OutputSpec
+    expected: list[torch.Tensor]
+    limit: Limit
+
+    @property
+    def shape(self) -> str:
+        """The sizes of the inputs."""
+        return describe_sizes(self.inputs)
+
+    def check(self, outputs: list[torch.Tensor]) -> None:
+        """Raise CandidateRejected if the outputs are wrong."""
+        errors = measure_errors(outputs, self.expected)
+        if self.limit.share_used(errors) > 1:
+            raise CandidateRejected(
+                Status.WRONG, f"relative error {errors.norm:.2e} (limit {self.limit.norm:.2e})"
+            )
+
+
+def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | None:
+    """The call, or None: the reference accepts no other batch size, or memory is short."""
+    if bench.plan.layout.takes_turns or bench.plan.layout.slices > 1:
+        return None
+    form, leaves = bench.oracle.inputs(seed)
+    resizing = find_resizing(lambda cut: bench.oracle.run(None, form, cut), leaves)
+    if resizing is None:
+        return None
+    inputs = resizing.apply(leaves)
+    slots, nbytes = layout(inputs, MARGIN_BYTES)
+    outputs = bench.oracle.run(None, form, inputs)
+    spec = OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), bench.output_spec.structure)
+    return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, bench.oracle.compute(form, inputs), limit)

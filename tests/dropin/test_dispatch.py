@@ -1,0 +1,152 @@
+"""A drop-in module for several shapes, with keyword-only arguments, and its guards."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from blocks import KERNEL, Block
+from torch import nn
+
+from kernelpro import FallbackWarning, api
+from kernelpro.dropin import guards
+from kernelpro.dropin.module import optimize_module
+from kernelpro.pools import winners
+
+SMALL, LARGE = torch.randn(4, 16), torch.randn(9, 16)
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        yield
+
+
+def dispatching(kernels: tuple[str, str]) -> Any:
+    block = Block(16).eval()
+    task = api.load_task(block, [(SMALL,), (LARGE,)], weights=[3, 1])
+    specs = winners.describe_winner(task, kernels, "cpu", None)
+    factories = [winners.winner_factory(s, k, None) for s, k in zip(specs, kernels, strict=True)]
+    return optimize_module(block, tuple(factories))
+
+
+def test_each_shape_gets_its_kernel() -> None:
+    only_nine = KERNEL.replace("return ", "assert len(x) == 9; return ")
+    fast = dispatching((KERNEL.replace("return ", "assert len(x) == 4; return "), only_nine))
+    for module in (fast, copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        before = module.stats.kernel
+        for x in (SMALL, LARGE, SMALL, LARGE):
+            assert torch.allclose(module(x), Block.forward(module, x), atol=1e-5)
+        assert module.stats.kernel == before + 4 and not module.stats.fallback
+    assert torch.equal(fast(SMALL[:2]), Block.forward(fast, SMALL[:2]))
+    assert list(fast.stats.reasons) == ["x has shape (2, 16), judged with (4, 16) and 1 more shapes"]
+    fast.act = "relu"
+    assert torch.equal(fast(LARGE), Block.forward(fast, LARGE)) and fast.stats.fallback == 2
+
+
+def test_compilers_see_the_operator_of_the_shape() -> None:
+    fast = dispatching((KERNEL, KERNEL))
+    compiled = torch.compile(fast, fullgraph=True, backend="eager", dynamic=False)
+    for x in (SMALL, LARGE, SMALL[:2]):
+        assert torch.allclose(compiled(x), Block.forward(fast, x), atol=1e-5)
+
+
+class Scaled(nn.Module):
+    def __init__(self, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size))
+
+    def forward(self, x: torch.Tensor, *, bias: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return torch.tanh(x * self.weight + bias) * scale
+
+
+def test_keyword_only_arguments_are_served() -> None:
+    kernel = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(size))
+    def forward(self, x, bias, scale):
+        return torch.tanh(x * self.weight + bias) * scale
+"""
+    module, bias = Scaled(16).eval(), torch.randn(16)
+    task = api.load_task(module, {"x": SMALL, "bias": bias, "scale": 1.0})
+    (spec,) = winners.describe_winner(task, [kernel], "cpu", None)
+    assert spec.keyword_only == ("bias", "scale")
+    fast = optimize_module(module, winners.winner_factory(spec, kernel, None))
+    for named in ({"bias": bias, "scale": 1.0}, {"scale": 1.0, "bias": bias}, {"bias": bias}):
+        assert torch.allclose(fast(SMALL, **named), Scaled.forward(module, SMALL, **named), atol=1e-5)
+    assert fast.stats.kernel == 3
+    assert torch.equal(fast(SMALL, bias=bias, scale=2.0), Scaled.forward(module, SMALL, bias=bias, scale=2.0))
+    assert list(fast.stats.reasons) == ["scale is 2.0, judged with 1.0"]
+
+
+class One(nn.Module):
+    """Parameters of one element, which compare by value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain + self.bias
+
+
+@pytest.mark.parametrize("in_cpp", [True, False])
+def test_every_change_of_state_is_seen(in_cpp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch.compile's guard of tensors and without."""
+    assert guards._tensor_guards() is not None, "this version of torch has it"
+    if not in_cpp:
+        monkeypatch.setattr(guards, "_tensor_guards", lambda: None)
+    kernel = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain, self.bias = torch.nn.Parameter(torch.empty(1)), torch.nn.Parameter(torch.empty(16))
+        self.cached = None
+    def forward(self, x):
+        if self.cached is None:
+            self.cached = self.gain.clone(), self.bias.clone()
+        return x * self.cached[0] + self.cached[1]
+"""
+    module = One().eval()
+    task = api.load_task(module, [SMALL])
+    (spec,) = winners.describe_winner(task, [kernel], "cpu", None)
+    fast = optimize_module(module, winners.winner_factory(spec, kernel, None))
+
+    def swap() -> None:
+        module.gain.data = torch.full((1,), 5.0)
+
+    def replace_by_equal() -> None:
+        module.gain = nn.Parameter(torch.full((1,), 5.0))
+
+    changes = (
+        lambda: module.bias.add_(1),
+        lambda: module.gain.mul_(2),
+        swap,
+        replace_by_equal,
+        lambda: module.gain.add_(1),  # of the one that replaced it
+        lambda: setattr(module, "bias", nn.Parameter(torch.zeros(16))),
+        lambda: module.load_state_dict({"gain": torch.ones(1), "bias": torch.ones(16)}),
+    )
+    for change in changes:
+        fast(SMALL)
+        change()
+        assert torch.allclose(fast(SMALL), One.forward(module, SMALL)), "no stale values"
+    assert fast.stats.fallback == 0
+    with torch.enable_grad():
+        assert fast(SMALL).requires_grad, "gradients need the reference"
+    with torch.autocast("cpu"):
+        fast(SMALL)
+    assert fast.stats.fallback == 2
+    with torch.inference_mode():
+        fast(SMALL)
+    assert fast.stats.fallback == 2
