@@ -35,10 +35,7 @@ from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.clocks import SLACK_SHARE
-from kernelpro.lab.measure.cuda_participant import (
-    PRELAUNCH_TRIES,
-    device_bytes_outside_torch,
-)
+from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES, device_bytes_outside_torch
 from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
