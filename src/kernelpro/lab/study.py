@@ -12,7 +12,6 @@ from dataclasses import replace
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.seeds import MODES, NoSeed, reference_seed
-from kernelpro.lab.tasks.batches import find_resizing
 from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput, BaselineSeed, Graph, StudyData
 
@@ -53,8 +52,7 @@ def _other_graphs(benches: Sequence[Bench]) -> tuple[Graph, ...]:
     if len(benches) > 1:
         return tuple(operator_graph(bench.reference, bench.new_seed()) for bench in benches[1:])
     bench, seed = benches[0], benches[0].new_seed()
-    form, leaves = bench.oracle.inputs(seed)
-    resizing = find_resizing(lambda cut: bench.oracle.run(None, form, cut), leaves)
+    resizing = bench.find_resizing(seed)
     try:
         return (operator_graph(bench.reference, seed, resizing),) if resizing else ()
     except BadInput:  # it is traced for its own batch size only

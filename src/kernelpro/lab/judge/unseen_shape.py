@@ -17,8 +17,11 @@ from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.sandbox.guards import MARGIN_BYTES
 from kernelpro.lab.sandbox.memory import Slot, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
-from kernelpro.lab.tasks.batches import describe_sizes, find_resizing
+from kernelpro.lab.tasks.batches import describe_sizes
 from kernelpro.records import Status
+
+_FLOAT64_RATIO = 4
+"""Bytes of an output in float64, at most, by its own."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,13 @@ class UnseenCall:
 
 
 def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | None:
-    """The call, or None: the reference accepts no other batch size, or memory is short."""
-    if bench.plan.layout.takes_turns or bench.plan.layout.slices > 1:
-        return None
+    """The call, or None: the reference accepts no other batch size, or memory is short. It stays in memory
+    beside the cached inputs and outputs."""
     form, leaves = bench.oracle.inputs(seed)
-    resizing = find_resizing(lambda cut: bench.oracle.run(None, form, cut), leaves)
+    nbytes = sum(leaf.nbytes for leaf in leaves) + _FLOAT64_RATIO * bench.output_spec.nbytes
+    if bench.plan.layout.slices > 1 or nbytes > bench.plan.cache_bytes // 4:
+        return None
+    resizing = bench.find_resizing(seed)
     if resizing is None:
         return None
     inputs = resizing.apply(leaves)

@@ -34,8 +34,7 @@ from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import OutputSpec
 from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
-from kernelpro.lab.tasks import paths, work
-from kernelpro.lab.tasks.batches import describe_sizes
+from kernelpro.lab.tasks import batches, paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Target, Task, folders
 
@@ -104,7 +103,7 @@ class Bench:
             self.oracle = Oracle(self.reference)
             seed = self.new_seed()
             self._form, leaves = self.oracle.inputs(seed)
-            self.shape = describe_sizes(leaves)
+            self.shape = batches.describe_sizes(leaves)
             self._slots, self._region_bytes = layout(leaves)
             self._guarded_bytes = layout(leaves, MARGIN_BYTES)[1]
             with device_memory.measured_peak(self.target) as peak:
@@ -138,6 +137,18 @@ class Bench:
     def inputs(self, seed: int) -> list[torch.Tensor]:
         """The tensors of the inputs for a seed."""
         return self.oracle.inputs(seed)[1]
+
+    def find_resizing(self, seed: int) -> batches.Resizing | None:
+        """How the inputs of a seed get another batch size that the reference accepts; None if they cannot.
+
+        On a GPU an index out of range ends every later call in this process, so that a reference which may
+        index the batch keeps its size.
+        """
+        names = (operator.name for operator in self.operators)
+        if self.target == "cuda" and any(map(batches.INDEXING.search, names)):
+            return None
+        form, leaves = self.oracle.inputs(seed)
+        return batches.find_resizing(lambda cut: self.oracle.run(None, form, cut), leaves)
 
     # --- memory --------------------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+INDEXING = re.compile("index|gather|scatter|take|put|masked_select")
+"""Operators whose indices may refer to the batch."""
 _MAX_TENSORS = 4
 """Tensors that a description lists."""
 
