@@ -71,7 +71,9 @@ def _varying_sizes(programs: Sequence[Program]) -> dict[str, tuple[str, tuple[in
 
 def _in_sizes(values: tuple[int, ...], sizes: dict[str, tuple[str, tuple[int, ...]]]) -> str | None:
     """A multiple of one size, or of a product of two; None if the values are neither."""
-    products = [((name,), value) for name, (_, value) in sizes.items()]
+    products: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
+        ((name,), value) for name, (_, value) in sizes.items()
+    ]
     products += [
         ((a, b), tuple(x * y for x, y in zip(sizes[a][1], sizes[b][1], strict=True)))
         for a, b in combinations_with_replacement(sizes, 2)
