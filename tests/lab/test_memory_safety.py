@@ -125,7 +125,9 @@ def test_a_result_that_depends_on_memory_never_written_is_wrong(cpu: GuardedJudg
 def test_a_result_that_depends_on_memory_out_of_bounds_is_wrong(cpu: GuardedJudge) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
     maximum = "out[0] = y[64 * 250] > out[0] && y[64 * 250] < 1e38 ? y[64 * 250] : out[0];\n    return 0;"
-    assert "outside its buffers (filled with 0xFF, around inputs with 0x7B)" in cpu.check(honest.replace("return 0;", maximum))
+    assert "outside its buffers (filled with 0xFF, around inputs with 0x7B)" in cpu.check(
+        honest.replace("return 0;", maximum)
+    )
 
 
 def test_a_read_out_of_bounds_that_changes_nothing_passes(cpu: GuardedJudge) -> None:
