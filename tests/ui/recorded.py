@@ -25,7 +25,7 @@ from kernelpro.records import (
     Task,
 )
 from kernelpro.records.events import RunEvent, RunStarted, StepChosen, StepProgress, TaskMeasured
-from kernelpro.search.choice import SEED
+from kernelpro.search.choice import SEED, Choice, expand
 from kernelpro.search.policy import make_policy
 from kernelpro.search.tree import Tree
 
@@ -53,6 +53,10 @@ FAILURES = (
     (Status.CRASHED, "the process was ended by signal 11 in the first call"),
     (Status.TIMED_OUT, "a call took more than 10 s"),
 )
+
+
+LARGE = 400
+"""Beyond so many steps chance chooses, not the policy: choosing looks at all children of the root."""
 
 
 def config(name: str = "residual_layernorm", **more: object) -> RunConfig:
@@ -90,7 +94,10 @@ def _fill(store: RunStore, count: int, rng: random.Random, start: float, open_st
     ]
     lines = []
     for number in range(1, count + 1):
-        choice = SEED if number == 1 else policy.choose(tree, random.Random(number))
+        choice = SEED
+        if number > 1:
+            large = number > LARGE
+            choice = _chance(tree, rng) if large else policy.choose(tree, random.Random(number))
         tree.add(choice.parent, choice.action, choice.donor)
         at = start + 9 * number
         _event(store, at, StepChosen(number, choice.parent, choice.action))
@@ -111,6 +118,12 @@ def _fill(store: RunStore, count: int, rng: random.Random, start: float, open_st
     (store.folder / FILE).write_text("".join(lines))
     store.save_wall_seconds(9.0 * count)
     store.add_device_seconds("candidates", 4.2 * count)
+
+
+def _chance(tree: Tree, rng: random.Random) -> Choice:
+    """One of the last nodes, or now and then a fresh design."""
+    recent = [node for node in tree.nodes[-300:] if node.state in ("ok", "failed") and len(node.children) < 4]
+    return expand(rng.choice(recent)) if recent and rng.random() > 0.01 else SEED
 
 
 def _settled(step: Step, tree: Tree, rng: random.Random, key: str) -> Step:

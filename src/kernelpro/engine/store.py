@@ -150,8 +150,9 @@ class RunStore:
             return "running"
         if self.outcome():
             return "finished"
-        states = [_STATE_AFTER[type(event)] for _, event in self.events() if type(event) in _STATE_AFTER]
-        return states[-1] if states else "stopped"
+        kinds = ", ".join(f"'{event.kind}'" for event in _STATE_AFTER)
+        last = next(iter(self._read_events(f"kind IN ({kinds}) ORDER BY id DESC LIMIT 1")), None)
+        return _STATE_AFTER[type(last[2])] if last else "stopped"
 
     def _is_locked(self) -> bool:
         try:
@@ -361,11 +362,17 @@ class RunStore:
         """The events with an id above `last` in order, with their ids and times; at most `limit`, -1: all."""
         return self._read_events("id > ? ORDER BY id LIMIT ?", last, limit)
 
-    def _read_events(self, condition: str, *values: int) -> Iterator[tuple[int, float, RunEvent]]:
+    def event_rows_after(self, last: int, limit: int) -> list[tuple[int, float, str, str]]:
+        """Like `events_after`, but each event as its kind and its JSON, not decoded."""
+        return self._event_rows("id > ? ORDER BY id LIMIT ?", last, limit)
+
+    def _event_rows(self, condition: str, *values: int) -> list[tuple[int, float, str, str]]:
         with _readable_errors(self.folder):
             query = f"SELECT id, time, kind, data FROM event WHERE {condition}"
-            rows = self._db.execute(query, values).fetchall()
-        for id, timestamp, kind, data in rows:
+            return self._db.execute(query, values).fetchall()
+
+    def _read_events(self, condition: str, *values: int) -> Iterator[tuple[int, float, RunEvent]]:
+        for id, timestamp, kind, data in self._event_rows(condition, *values):
             try:
                 yield id, timestamp, read_event(kind, json.loads(data))
             except (TypeError, ValueError, KeyError):

@@ -8,5 +8,6 @@ writes are requests of the user: events in the store (records/events.py), and an
     brief.py      a step in a few fields                 overview.py  a run in one row of the list
     feed.py       what changed in a run, in batches      stream.py    the feed as server-sent events
     requests.py   a request of the page as an event      questions.py the waiting questions of an inbox
+    log.py        events as lines                        costs.py     transcripts, without reading them twice
     pages.py      HTML, with assets/ and the report's    suites.py    results of benches
 """

@@ -46,7 +46,7 @@ class StepBrief(Record):
 
     def sparse(self) -> dict[str, Any]:
         """As JSON, without fields at their default."""
-        return {name: value for name, value in self.to_json().items() if value not in ("", None, False, 0)}
+        return {name: value for name, value in vars(self).items() if value}
 
 
 def brief(step: dict[str, Any]) -> StepBrief:

@@ -7,11 +7,12 @@ its cursor.
 
 from __future__ import annotations
 
+import json
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelpro.engine import model_costs
 from kernelpro.engine.steering import Steering
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.transcripts import FILE
@@ -24,17 +25,19 @@ from kernelpro.records.events import (
     RunStopped,
     StepChosen,
     StepProgress,
+    read_event,
 )
 from kernelpro.report.steps import summarize_diagnosis
 from kernelpro.ui import questions
 from kernelpro.ui.brief import StepBrief, brief
+from kernelpro.ui.costs import CostReader
 from kernelpro.ui.log import LogLine, describe_event
 
 _STEPS_PER_BATCH = 2000
 _EVENTS_PER_BATCH = 5000
 _OLD_LINES = 300
 """Lines of the log that a new page receives."""
-_LIFECYCLE = (RunStarted, RunPaused, RunFailed, RunStopped)
+_LIFECYCLE = {event.kind for event in (RunStarted, RunPaused, RunFailed, RunStopped)}
 _QUESTIONS_EVERY = 2.0
 """Seconds between two looks into the inbox."""
 
@@ -79,11 +82,11 @@ class RunFeed:
     _best: StepBrief | None = None
     _counts: dict[int, StepBrief] = field(default_factory=dict)
     _account: tuple[int, list[dict[str, Any]]] = (0, [])
-    _costs: tuple[int, dict[str, Any]] = (-1, {})
     _questions: tuple[float, list[dict[str, str]]] = (0.0, [])
 
     def __post_init__(self) -> None:
         self._steering = Steering(self.store)
+        self._costs = CostReader(self.store.folder / FILE)
 
     def next(self) -> dict[str, Any] | None:
         """The next batch; None if nothing has changed."""
@@ -107,36 +110,38 @@ class RunFeed:
     # --- reading ---------------------------------------------------------------------------------------
 
     def _read_events(self) -> tuple[list[LogLine], dict[int, float]]:
-        lines: list[LogLine] = []
+        """The newest lines of the log, and the seconds of work until steps were settled."""
+        newest: deque[tuple[int, float, str, str]] = deque(maxlen=_OLD_LINES)
         seconds: dict[int, float] = {}
         while True:
-            events = list(self.store.events_after(self._read_event, _EVENTS_PER_BATCH))
-            for id, timestamp, event in events:
+            rows = self.store.event_rows_after(self._read_event, _EVENTS_PER_BATCH)
+            for id, timestamp, kind, data in rows:
                 self._read_event = id
-                self._follow(timestamp, event, seconds)
-                if id > self.cursor.event and (text := describe_event(event)):
-                    lines.append(LogLine(id, timestamp, event.kind, *text))
-            if len(events) < _EVENTS_PER_BATCH:
-                return lines[-_OLD_LINES:], seconds
+                self._follow(timestamp, kind, data, seconds)
+                if id > self.cursor.event:
+                    newest.append((id, timestamp, kind, data))
+            if len(rows) < _EVENTS_PER_BATCH:
+                return [line for row in newest if (line := _log_line(*row))], seconds
 
-    def _follow(self, timestamp: float, event: RunEvent, seconds: dict[int, float]) -> None:
-        if isinstance(event, RunStarted):
+    def _follow(self, timestamp: float, kind: str, data: str, seconds: dict[int, float]) -> None:
+        """Keep the clock, the phases of open steps and the life cycle. Large runs have 100,000 events: only
+        what is needed is decoded."""
+        if kind == RunStarted.kind:
             self._phases.clear()
         elif self._clock_at:
             self._clock += max(0.0, timestamp - self._clock_at)
         self._clock_at = timestamp
-        match event:
-            case StepChosen(step):
-                self._phases[step] = ("chosen", timestamp)
-            case StepProgress(step, "settled"):
+        if kind in (StepChosen.kind, StepProgress.kind):
+            fields = json.loads(data)
+            step, phase = fields.get("step", 0), fields.get("phase", "chosen")
+            if phase in ("settled", "profiled"):
                 self._phases.pop(step, None)
-                seconds[step] = round(self._clock, 2)
-            case StepProgress(step, "profiled"):
-                self._phases.pop(step, None)
-            case StepProgress(step, phase):
+            else:
                 self._phases[step] = (phase.replace("_", " "), timestamp)
-        if isinstance(event, _LIFECYCLE):
-            self._last, self._last_time = event, timestamp
+            if phase == "settled":
+                seconds[step] = round(self._clock, 2)
+        elif kind in _LIFECYCLE:
+            self._last, self._last_time = read_event(kind, json.loads(data)), timestamp
 
     def _read_steps(self) -> tuple[list[StepBrief], bool]:
         """The steps of the next batch, and whether they are the last ones."""
@@ -226,21 +231,15 @@ class RunFeed:
         return self._account[1]
 
     def _read_costs(self) -> dict[str, Any]:
-        """Cost of the models in total and by role. Transcripts are read again when they have grown."""
-        path = self.store.folder / FILE
-        size = path.stat().st_size if path.is_file() else 0
-        if size != self._costs[0]:
-            costs = model_costs.read(self.store.folder, ())
-            roles = {role: cost.to_json() for role, cost in costs.roles.items()}
-            self._costs = (size, {"roles": roles})
+        """Cost of the models in total and by role. Authors without transcripts report it in their steps."""
+        roles = self._costs.roles()
         dollars = sum(step.usd for step in self._counts.values())
         tokens = sum(step.tokens for step in self._counts.values())
-        roles = self._costs[1]["roles"].values()
         total = {
-            "dollars": max(dollars, sum(role["dollars"] for role in roles)),
-            "tokens": max(tokens, sum(role["tokens_in"] + role["tokens_out"] for role in roles)),
+            "dollars": max(dollars, sum(cost.dollars for cost in roles.values())),
+            "tokens": max(tokens, sum(cost.tokens_in + cost.tokens_out for cost in roles.values())),
         }
-        return {"roles": self._costs[1]["roles"], "total": total}
+        return {"roles": {role: cost.to_json() for role, cost in roles.items()}, "total": total}
 
     def _describe_steering(self) -> dict[str, Any]:
         steering = self._steering
@@ -253,6 +252,14 @@ class RunFeed:
             "finish": steering.finish,
             "pending": [{"id": id, **event.to_line()} for id, event in steering.pending.items()],
         }
+
+
+def _log_line(id: int, timestamp: float, kind: str, data: str) -> LogLine | None:
+    try:
+        described = describe_event(read_event(kind, json.loads(data)))
+    except (TypeError, ValueError, KeyError):  # an event of another version
+        return None
+    return LogLine(id, timestamp, kind, *described) if described else None
 
 
 def read_all(store: RunStore) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 from jinja2 import Environment
 
 from kernelpro import __version__
-from kernelpro.engine import model_costs
 from kernelpro.engine.store import RunStore
-from kernelpro.llm.transcripts import FILE, Transcripts
+from kernelpro.llm.transcripts import FILE
 from kernelpro.records import BadInput, Cost, RunConfig
 from kernelpro.report import steps
 from kernelpro.report.html import ASSETS as REPORT_ASSETS
 from kernelpro.report.html import environment
+from kernelpro.ui.costs import exchanges
 
 ASSETS = Path(__file__).parent / "assets"
 FILES = {
@@ -74,9 +74,10 @@ def step_fragment(store: RunStore, number: int) -> str:
     if step is None:
         raise BadInput(f"there is no step {number}")
     parent, outcome = store.step(step.parent), store.outcome()
-    own = (step,) if step.cost.calls else ()
-    cost = model_costs.read(store.folder, own).steps.get(number, Cost())
-    step = dataclasses.replace(step, cost=cost)
+    asked = exchanges(store.folder / FILE, number)
+    if asked:
+        costs = (Cost.from_json(entry.get("cost") or {}) for entry in asked)
+        step = dataclasses.replace(step, cost=sum(costs, Cost()))
     is_winner = outcome is not None and outcome.best == number
     finalists = outcome.finalists if outcome else ()
     summary = steps.summarize_step(step, parent, store, is_winner, (), finalists)
@@ -84,15 +85,10 @@ def step_fragment(store: RunStore, number: int) -> str:
         source = store.source(step.final_source) if step.final_source else ""
     except BadInput as error:
         source = str(error)
-    exchanges = [
-        entry
-        for entry in Transcripts(store.folder / FILE).entries()
-        if entry.key.startswith(f"step-{number}/")
-    ]
     values = {
         "step": summary,
         "source": source,
-        "exchanges": exchanges,
+        "exchanges": asked,
         "finished": False,
         "verdict": outcome.verdict if is_winner and outcome else None,
         "run": {"id": store.id, "runs_dir_option": ""},

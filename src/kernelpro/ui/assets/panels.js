@@ -56,7 +56,7 @@ export function showTiles(element, status, steps) {
     spent("Time", used.wall_seconds, limits.wall_seconds, duration),
     used.dollars || limits.dollars ? spent("Money", used.dollars, limits.dollars, money) : tile("Device", duration(used.device_seconds), "busy with jobs"),
   ];
-  element.replaceChildren(...tiles);
+  replaceIfChanged(element, tiles.map((each) => each.innerText || each.textContent).join("|"), () => tiles);
 }
 
 // --- what goes on --------------------------------------------------------------------------------------------
@@ -103,9 +103,15 @@ export function showSteering(status, steer) {
 
 // --- the log -------------------------------------------------------------------------------------------------
 
+export function watchLog(element) {
+  element.addEventListener("scroll", () => {
+    element.dataset.away = element.scrollHeight - element.scrollTop - element.clientHeight < 40 ? "no" : "yes";
+  });
+}
+
 export function appendLog(element, lines, most) {
   if (!lines.length) return;
-  const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
+  const atEnd = element.dataset.away !== "yes"; // the user has not scrolled up
   const seen = Number(element.dataset.last || 0);
   for (const line of lines) {
     if (line.id <= seen) continue;

@@ -132,7 +132,8 @@ setInterval(() => state.status && panels.showElapsed(state.status, state.offset)
 
 let chart = null;
 let chartDue = 0;
-const chartSoon = () => { chartDue ||= setTimeout(drawChart, chart ? 1000 : 0); };
+let chartCost = 0;
+const chartSoon = () => { chartDue ||= setTimeout(drawChart, chart ? Math.max(1000, 20 * chartCost) : 0); };
 
 function points() {
   const settled = [...state.steps.values()].filter((step) => !step.open).sort((a, b) => a.n - b.n);
@@ -154,12 +155,14 @@ function drawChart() {
   const status = state.status;
   const progress = points();
   if (!status || !progress.length || document.hidden) return;
+  const start = performance.now();
   chart ||= echarts.init(place, null, { renderer: "canvas" });
   const wanted = new Set(progress.map((point) => point.step));
   const steps = [...wanted].map((n) => panels.asReportStep(state.steps.get(n), status));
   const baselines = Object.entries(status.baselines).map(([name, value]) => ({ name, label: words(name), ms: value }));
-  chart.resize();
+  if (chart.getWidth() !== place.clientWidth || chart.getHeight() !== place.clientHeight) chart.resize();
   chart.setOption(KernelProCharts.progress({ steps, progress, baselines, floor_ms: status.floor_ms }, { ...look(), height: place.clientHeight, width: place.clientWidth }, state.by), true);
+  chartCost = performance.now() - start;
   if (!chart.listens) {
     chart.listens = true;
     chart.on("click", (event) => { if (event.data?.number) location.hash = `step-${event.data.number}`; });
@@ -203,6 +206,7 @@ function dress() {
   drawChart();
   list.paint();
 }
+panels.watchLog(find("#log"));
 addEventListener("hashchange", openTarget);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { drawChart(); tree.paint(); } });
 onLook(dress);

@@ -9,7 +9,15 @@ export class StepList {
     this.space = element.firstElementChild;
     this.rows = [];
     this.active = -1;
-    element.addEventListener("scroll", () => this.paint());
+    this.box = { top: 0, height: element.clientHeight }; // reading them while painting would lay out the page
+    element.addEventListener("scroll", () => {
+      this.box.top = element.scrollTop;
+      this.paint();
+    });
+    new ResizeObserver(() => {
+      this.box.height = element.clientHeight;
+      this.paint();
+    }).observe(element);
     filter.addEventListener("input", () => this.update());
     element.addEventListener("keydown", (event) => {
       const move = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
@@ -27,6 +35,7 @@ export class StepList {
     const wanted = this.filter.value.trim().toLowerCase();
     const matches = (step) => !wanted || `${step.n} ${step.s} ${step.by || ""} ${step.plan || ""} ${step.a}`.toLowerCase().includes(wanted);
     this.rows = [...this.state.steps.values()].filter(matches).sort((a, b) => b.n - a.n);
+    this.element.setAttribute("aria-label", `${this.rows.length} steps`);
     this.space.style.height = `${this.rows.length * ROW}px`;
     this.paint();
   }
@@ -40,9 +49,13 @@ export class StepList {
   }
 
   paint() {
-    const first = Math.max(0, Math.floor(this.element.scrollTop / ROW) - 4);
-    const last = Math.min(this.rows.length, first + Math.ceil(this.element.clientHeight / ROW) + 8);
-    this.space.replaceChildren(...this.rows.slice(first, last).map((step, k) => this.row(step, first + k)));
+    const first = Math.max(0, Math.floor(this.box.top / ROW) - 4);
+    const last = Math.min(this.rows.length, first + Math.ceil(this.box.height / ROW) + 8);
+    const shown = this.rows.slice(first, last);
+    const key = JSON.stringify([first, this.active, this.best, shown]);
+    if (key === this.key) return;
+    this.key = key;
+    this.space.replaceChildren(...shown.map((step, k) => this.row(step, first + k)));
     const current = this.rows[this.active];
     if (current) this.element.setAttribute("aria-activedescendant", `row-${current.n}`);
   }

@@ -341,25 +341,38 @@ export class TreeView {
     const plain = new Path2D();
     const strong = new Path2D();
     const far = high < 6;
+    const brackets = []; // far out, one vertical line for all children of a node
+    const dots = new Set(); // far out, steps of one pixel are painted once
     for (const node of this.order) {
       const x = view.x + node.level * wide;
       const y = view.y + node.row * high;
       const parent = node.parent;
-      if (parent) {
+      if (far && node.children.length) {
+        const [top, bottom] = [view.y + node.children[0].row * high, view.y + node.children[node.children.length - 1].row * high];
+        if (bottom >= 0 && top <= this.height && x + wide >= 0 && x <= this.width) brackets.push(x + wide / 2, top, Math.max(0.6, bottom - top));
+      }
+      if (parent && (!far || this.meta.path.has(node.n))) {
         const [px, py] = [x - wide, view.y + parent.row * high];
         if (x >= 0 && px <= this.width && Math.max(y, py) >= 0 && Math.min(y, py) <= this.height) {
           const path = this.meta.path.has(node.n) ? strong : plain;
           path.moveTo(px, py);
-          if (far) path.lineTo(x, y);
-          else path.bezierCurveTo(px + wide / 2, py, px + wide / 2, y, x, y);
+          path.bezierCurveTo(px + wide / 2, py, px + wide / 2, y, x, y);
         }
       }
-      if (x > -150 && x < this.width + 20 && y > -20 && y < this.height + 20) visibleNodes.push([node, x, y]);
+      if (x > -150 && x < this.width + 20 && y > -20 && y < this.height + 20) {
+        const dot = far && node.n !== this.meta.best && Math.round(x) * 65536 + Math.round(y);
+        if (far && dots.has(dot)) continue;
+        dots.add(dot);
+        visibleNodes.push([node, x, y]);
+      }
     }
     pen.lineWidth = Math.max(0.5, Math.min(1.2, view.zoom * 1.4));
     pen.strokeStyle = look.soft;
     pen.globalAlpha = far ? 0.28 : 0.42;
-    pen.stroke(plain);
+    if (far) {
+      pen.fillStyle = look.soft;
+      for (let k = 0; k < brackets.length; k += 3) pen.fillRect(brackets[k], brackets[k + 1], 1, brackets[k + 2]);
+    } else pen.stroke(plain);
     pen.lineWidth = Math.max(1.4, 2.4 * Math.min(1, view.zoom));
     pen.strokeStyle = look.accent;
     pen.globalAlpha = 0.75;
@@ -502,7 +515,7 @@ export class TreeView {
     }
   }
 
-  /* While steps are open and the tab is in front, the second canvas is painted about 15 times a second. */
+  /* While steps are open and the tab is in front, the second canvas is painted about ten times a second. */
   pulse() {
     if (this.pulsing || still.matches || !this.open.size) return;
     this.pulsing = true;
@@ -512,7 +525,7 @@ export class TreeView {
         this.pulsing = false;
         return this.drawOver();
       }
-      if (time - last > 66) {
+      if (time - last > 90) {
         last = time;
         this.drawOver(time);
       }
