@@ -75,6 +75,13 @@ def test_other_origins_and_hosts_are_not_answered(
         assert server.ask(f"/?token={server.token}", **headers)[0] == status
 
 
+def test_a_link_of_another_site_is_followed_to_a_page_only(server: PageServer) -> None:
+    link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert server.ask("/", **link)[0] == 200
+    assert server.ask("/api/runs", **link)[0] == 403
+    assert server.ask("/", **(link | {"sec_fetch_dest": "iframe"}))[0] == 403
+
+
 def test_a_form_of_another_site_cannot_post(server: PageServer) -> None:
     token = f"Bearer {server.token}"
     plain = server.ask(f"{RUN}/requests", HINT, authorization=token, content_type="text/plain")

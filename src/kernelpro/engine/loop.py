@@ -136,6 +136,7 @@ class Engine(RunState):
             outcome = previous or await self._judge_finalists(reason)
         except asyncio.CancelledError:
             with suppress(BadInput):
+                self._steering.apply_stops(len(self.steps) + 1)
                 self._store.add_event(RunStopped(str(Stopped()) if self._stop_requested else "interrupted"))
             if not self._stop_requested:
                 raise
@@ -174,7 +175,8 @@ class Engine(RunState):
     async def _watch_for_stop(self, worker: asyncio.Task[Any] | None) -> None:
         """Cancel the work as soon as the user asks for it."""
         while True:
-            self._steering.poll()
+            with suppress(BadInput):  # the disk is full, or the store is locked: the next transaction says so
+                self._steering.poll()
             if self._steering.stops_now and worker:
                 self._stop_requested = True
                 worker.cancel()

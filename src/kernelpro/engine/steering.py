@@ -98,6 +98,12 @@ class Steering:
                 stop = id > self.store.locked_after
         return stop
 
+    def apply_stops(self, step: int) -> None:
+        """Mark all requests to stop as met: the process stops now."""
+        for id, event in list(self.pending.items()):
+            if isinstance(event, StopRequested) and not event.finish:
+                self.apply(id, step)
+
     def apply(self, id: int, step: int, refused: str = "") -> None:
         """Apply a pending request before the step with this number is chosen, or refuse it."""
         request = self.pending.pop(id)

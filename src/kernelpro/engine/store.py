@@ -150,9 +150,14 @@ class RunStore:
             return "running"
         if self.outcome():
             return "finished"
+        last = self.last_change_of_state()
+        return _STATE_AFTER[type(last)] if last else "stopped"
+
+    def last_change_of_state(self) -> RunEvent | None:
+        """The last start, pause, failure or stop; None if no process has worked on the run."""
         kinds = ", ".join(f"'{event.kind}'" for event in _STATE_AFTER)
-        last = next(iter(self._read_events(f"kind IN ({kinds}) ORDER BY id DESC LIMIT 1")), None)
-        return _STATE_AFTER[type(last[2])] if last else "stopped"
+        events = self._read_events(f"kind IN ({kinds}) ORDER BY id DESC LIMIT 1")
+        return next((event for _, _, event in events), None)
 
     def _is_locked(self) -> bool:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
-from kernelpro.records.events import RunFailed, RunPaused, RunStarted, RunStopped
+from kernelpro.records.events import RunStarted
 from kernelpro.ui.brief import StepBrief, brief
 
 _CURVE_POINTS = 40
@@ -68,11 +68,6 @@ def _read(store: RunStore) -> dict[str, Any]:
     if outcome and outcome.verdict and outcome.verdict.speedup:
         base = min(outcome.verdict.speedup, key=lambda name: outcome.verdict.speedup[name].value)  # type: ignore[union-attr]
         speedup = outcome.verdict.speedup[base].value
-    last = [
-        type(event)
-        for _, event in store.events()
-        if isinstance(event, (RunStarted, RunPaused, RunFailed, RunStopped))
-    ]
     return {
         "id": store.id,
         "task": config.task.name,
@@ -94,7 +89,7 @@ def _read(store: RunStore) -> dict[str, Any]:
         },
         "curve": _curve(steps),
         "complete": store.is_finished,
-        "started_last": bool(last) and last[-1] is RunStarted,
+        "started_last": isinstance(store.last_change_of_state(), RunStarted),
         "reason": outcome.reason if outcome else "",
     }
 

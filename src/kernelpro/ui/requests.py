@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelpro.engine.steering import has_requests
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, RunConfig
 from kernelpro.records.events import (
@@ -159,6 +160,8 @@ class ResumedRuns:
         """Continue a run in a process of its own; returns the id of the event. Raises BadInput if it runs."""
         if store.state() == "running" or self._is_starting(store.folder):
             raise BadInput("a process works on this run already")
+        if store.is_finished and not has_requests(store):
+            raise BadInput("the run is finished: add budget or paste a kernel, then resume it")
         _require_files(store.config())
         event = store.add_event(ResumeRequested())
         command = [sys.executable, "-m", "kernelpro", "resume", store.id]

@@ -2,7 +2,7 @@
 
 1. On a loopback address only requests for a loopback name are answered. A page of another site that resolves
    its own name to 127.0.0.1 (DNS rebinding) is rejected by the name.
-2. Requests that a browser marks as coming from another site, and writes with another origin, are rejected.
+2. Requests that a browser marks as coming from another site or origin are rejected. Links are followed.
 3. Every write needs the token. On another address than loopback, every request does.
 4. The address with the token sets a cookie that scripts cannot read and other sites cannot send, and leads to
    the address without it.
@@ -45,6 +45,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _follows_link(scope: Scope, headers: Headers) -> bool:
+    """Whether the user follows a link of another site to a page: that site learns nothing from it."""
+    is_navigation = (
+        headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    )
+    return is_navigation and scope["method"] == "GET" and not scope["path"].startswith("/api/")
+
+
 @dataclass(frozen=True)
 class Access:
     """Checks requests before the application sees them; an ASGI middleware."""
@@ -78,7 +86,9 @@ class Access:
         host = headers.get("host", "")
         if self.loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
             return PlainTextResponse("this server answers for localhost only\n", 421)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _follows_link(
+            scope, headers
+        ):
             return PlainTextResponse("requests from other sites are not answered\n", 403)
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):

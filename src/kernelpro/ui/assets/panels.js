@@ -17,7 +17,7 @@ export function showState(status, process, steer) {
   const runs = status.state === "running";
   for (const kind of ["stop", "finish"]) find(`[data-do="${kind}"]`).hidden = !runs;
   find('[data-do="resume"]').hidden = status.state !== "finished" || process.starting; // else it is in the banner
-  const stopping = status.steering.pending.some((event) => event.event === "stop");
+  const stopping = status.steering.pending.some((event) => event.event === "stop" && !event.finish);
   find('[data-do="stop"]').disabled = runs && stopping;
 
   const banner = find("#banner");
@@ -35,7 +35,7 @@ export function showState(status, process, steer) {
   else if (status.state === "stopped") say("info", `${status.reason ? `The run was stopped: ${status.reason}.` : "No process works on this run."} It can be resumed.`, ...resume());
   else if (status.state === "finished") say("good", `The run is finished: ${status.reason}.${status.notes.length ? ` ${status.notes.join(". ")}.` : ""}`);
   else if (stopping) say("info", "The run is being stopped …");
-  else if (status.steering.finish) say("info", "The search ends: open steps are finished, then the finalists are judged.");
+  else if (status.steering.finish || status.steering.pending.some((event) => event.finish)) say("info", "The search ends: open steps are finished, then the finalists are judged.");
   else banner.hidden = true;
 }
 
