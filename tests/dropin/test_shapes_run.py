@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from heads import Head
 
@@ -11,6 +12,7 @@ from kernelpro import api
 from kernelpro.records import Options
 
 
+@pytest.mark.long
 def test_one_kernel_serves_two_shapes(tmp_path: Path) -> None:
     module, inputs = Head(256).eval(), [(torch.randn(64, 256),), (torch.randn(200, 256),)]
     result = api.optimize(
