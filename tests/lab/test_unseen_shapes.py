@@ -75,3 +75,15 @@ def test_a_product_is_resized_in_its_left_matrix_alone() -> None:
     found = find_resizing(lambda leaves: [leaves[0] @ leaves[1]], square)
     assert found and found.is_resized == (True, False)
     assert find_resizing(lambda leaves: [leaves[0].sum()], square) is None, "no output depends on it"
+
+
+def test_a_reference_that_keeps_its_batch_size_is_left_alone() -> None:
+    first: list[int] = []
+
+    def refuse(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+        first.append(len(leaves[0]))
+        if len(leaves[0]) != first[0] or len(set(first)) > 1:
+            raise ValueError("another batch size before")
+        return leaves
+
+    assert find_resizing(refuse, [torch.randn(8, 4)]) is None

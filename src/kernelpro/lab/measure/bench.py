@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.lab import tree
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
@@ -148,7 +149,15 @@ class Bench:
         if self.target == "cuda" and any(map(batches.INDEXING.search, names)):
             return None
         form, leaves = self.oracle.inputs(seed)
-        return batches.find_resizing(lambda cut: self.oracle.run(None, form, cut), leaves)
+        model = self.reference.model()  # its own: it may keep something of the size of a batch
+
+        def run(cut: list[torch.Tensor]) -> list[torch.Tensor]:
+            outputs: list[torch.Tensor] = []
+            with torch.no_grad():
+                tree.flatten(model(*tree.unflatten(form, [leaf.clone() for leaf in cut])), outputs)
+            return outputs
+
+        return batches.find_resizing(run, leaves)
 
     # --- memory --------------------------------------------------------------------------------------
 

@@ -52,16 +52,19 @@ def find_resizing(
 ) -> Resizing | None:
     """A resizing that the reference accepts, with outputs of another size; None if there is none.
 
-    `run` calls the reference. It may reject inputs by any exception.
+    `run` calls the reference. It may reject inputs by any exception. Afterwards it must still accept its own
+    batch size.
     """
     for resizing in _choices(leaves):
         try:
-            before, after = run(leaves), run(resizing.apply(leaves))
+            before = [output.shape for output in run(leaves)]
+            resized = [output.shape for output in run(resizing.apply(leaves))]
+            after = [output.shape for output in run(leaves)]
         except torch.OutOfMemoryError:
             return None
         except Exception:  # the reference rejects this batch size in its own way
             continue
-        if [output.shape for output in before] != [output.shape for output in after]:
+        if before == after != resized:
             return resizing
     return None
 
