@@ -174,4 +174,4 @@ def test_a_task_that_is_no_good_leaves_no_run(tmp_path: Path) -> None:
         tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--runs-dir", "runs"
     )
     assert found.returncode == 2 and "Model" in found.stderr.splitlines()[-1]
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list((tmp_path / "runs").glob("*")), "not even a folder"
