@@ -9,7 +9,8 @@ Every case is a kernel with one planted defect or two, and its healthy twin (`be
 profiled, and timed in turn. The diagnosis should name the defect first, predict the gain that the twin shows,
 and accuse no healthy twin. Cases whose defect costs less than a tenth are not ranked: it has no effect here.
 
-`--out` appends to an existing file and skips the cases in it, so a measurement can be continued; `--again`
+`--out` appends to an existing file and skips the cases in it and in `--previous`, so a measurement can be
+continued, elsewhere too; `--again`
 diagnoses recorded profiles, so that diagnostics can be improved without measuring again. Kinds of defects,
 families and sizes follow from the seed: a seed that nobody has looked at is a test set.
 """
@@ -31,7 +32,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 from planted.case import Case, generate  # noqa: E402
 from planted.families import CPU, CUDA  # noqa: E402
-from planted.score import print_scores, score  # noqa: E402
+from planted.score import lacks_counters, print_scores, score  # noqa: E402
 
 
 def read(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -53,9 +54,9 @@ def time_again(out: Path, builds: Path, minutes: float) -> None:
         lines.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def measure(cases: list[Case], out: Path, builds: Path, minutes: float) -> None:
-    """Measure the cases that are not in the file yet, until the time is over."""
-    rows = read([out]) if out.exists() else []
+def measure(cases: list[Case], out: Path, builds: Path, minutes: float, previous: Iterable[Path]) -> None:
+    """Measure the cases that are in no file yet, until the time is over."""
+    rows = read([path for path in (*previous, out) if path.exists()])
     finished = {tuple(row["case"][key] for key in ("name", "defective", "healthy")) for row in rows}
     fresh = [case for case in cases if (case.name, case.defective, case.healthy) not in finished]
     for row in _rows(fresh, builds, minutes):
@@ -90,6 +91,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append rows here (JSON lines, gzip)")
+    parser.add_argument(
+        "--previous", type=Path, nargs="*", default=[], metavar="FILE", help="skip the cases in these files"
+    )
     parser.add_argument("--builds", type=Path, metavar="DIR", help="keep the built kernels here")
     parser.add_argument("--times", action="store_true", help="time the pairs in --out again (CPU)")
     parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="diagnose recorded profiles")
@@ -115,12 +119,17 @@ def main() -> None:
         if arguments.out and arguments.times:
             time_again(arguments.out, builds, arguments.minutes)
         elif arguments.out:
-            measure(cases, arguments.out, builds, arguments.minutes)
+            measure(cases, arguments.out, builds, arguments.minutes, arguments.previous)
     rows = read(arguments.again or [arguments.out])
     for row in rows:
         if "error" in row:
             print(f"{row['case']['name']}: {row['error']}")
-    print_scores([score(row) for row in rows if "error" not in row], arguments.misses)
+    measured = [row for row in rows if "error" not in row]
+    uncounted = [row for row in measured if lacks_counters(row)]
+    print_scores([score(row) for row in measured if row not in uncounted], arguments.misses)
+    if uncounted:
+        print(f"\nwithout counters, because ncu was interrupted: {len(uncounted)}")
+        print_scores([score(row) for row in uncounted], arguments.misses)
 
 
 if __name__ == "__main__":

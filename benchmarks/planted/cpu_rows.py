@@ -180,8 +180,8 @@ def _map_candidate(source: str, function: _Function, defects: frozenset[str], ki
         call = function.chain
     elif "row_calls" in defects:
         call = (
-            "y = torch.empty_like(x)\nfor i in range(len(x)):\n"
-            "    lib.run(x[i], self.weight, self.bias, y[i], 1, x.shape[1], self.at, 2.5, 8.0, 6.0, 1.0)\nreturn y"
+            "y = torch.empty_like(x)\nfor a, b in zip(x.split(8), y.split(8)):\n"
+            "    lib.run(a, self.weight, self.bias, b, *a.shape, self.at, 2.5, 8.0, 6.0, 1.0)\nreturn y"
         )
     elif "clone" in defects:
         call = (
@@ -231,8 +231,8 @@ def _reduce(rng: random.Random, defects: frozenset[str]) -> Kernel:
     call = f"y = x.new_zeros(len(x))\nlib.run(x, {arguments})\nreturn y"
     if "row_calls" in defects:
         call = (
-            "y = x.new_zeros(len(x))\nfor i in range(len(x)):\n"
-            "    lib.run(x[i], self.weight, y[i:], 1, x.shape[1], self.at, 2.5, 6.0, 1.0)\nreturn y"
+            "y = x.new_zeros(len(x))\nfor a, b in zip(x.split(8), y.split(8)):\n"
+            "    lib.run(a, self.weight, b, *a.shape, self.at, 2.5, 6.0, 1.0)\nreturn y"
         )
     elif "clone" in defects:
         call = f"x = x.clone()\n{call}"
@@ -323,8 +323,8 @@ def _normalize(kind: str) -> Write:
             }[kind]
         elif "row_calls" in defects:
             call = (
-                "y = torch.empty_like(x)\nfor i in range(len(x)):\n"
-                "    lib.run(x[i], self.weight, self.bias, y[i], 1, x.shape[1])\nreturn y"
+                "y = torch.empty_like(x)\nfor a, b in zip(x.split(8), y.split(8)):\n"
+                "    lib.run(a, self.weight, self.bias, b, *a.shape)\nreturn y"
             )
         elif "clone" in defects:
             call = f"x = x.clone()\n{call}"

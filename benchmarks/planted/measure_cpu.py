@@ -30,7 +30,7 @@ from planted.loading import SIDES, load
 _ROUNDS, _ROUND_SECONDS = (5, 25), 1.0
 _OBSERVE_SECONDS = 0.4
 _TOLERANCE = 2e-3
-_TIMEOUT = 150.0
+_TIMEOUT = 60.0
 
 
 def measure(case: Case, builds: Path) -> dict[str, Any]:

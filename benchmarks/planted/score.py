@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelpro.diagnose import runner
+from kernelpro.diagnose import roofline, runner
 from kernelpro.diagnose.claims import NEAR_FLOOR
 from kernelpro.diagnose.diagnostics import registry
-from kernelpro.records import Diagnosis, Finding, Profile, Severity
+from kernelpro.records import Bound, Diagnosis, Finding, Profile, Severity
 from planted.families import CPU, CUDA
 
 MIN_EFFECT = 1.1
@@ -53,6 +53,13 @@ class CaseScore:
     def in_first_three(self) -> bool:
         """Whether all planted defects are among the first three findings."""
         return all(0 < rank <= FIRST for rank in self.ranks)
+
+
+def lacks_counters(row: dict[str, Any]) -> bool:
+    """Whether ncu was interrupted: a kernel on a GPU without counters, outside class launch."""
+    profile = Profile.from_json(row["profiles"]["defective"])
+    counted = any(kernel.metrics for kernel in profile.kernels)
+    return profile.target == "cuda" and not counted and roofline.classify(profile).bound is not Bound.LAUNCH
 
 
 def score(row: dict[str, Any]) -> CaseScore:

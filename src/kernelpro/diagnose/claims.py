@@ -22,7 +22,8 @@ UNEXPLAINED = "unexplained"
 MIN_UNEXPLAINED = 0.15
 """Share of a call from which unclaimed time is a finding."""
 MIN_LEFT = 0.2
-"""Share of a finding's parts that findings before it must leave; with less it is their symptom."""
+"""Share of a finding's parts that findings before it must leave; with less, and less than half of what they
+leave of all parts, it is their symptom."""
 MIN_OWN = 0.25
 """Share of a call in parts that no cause has touched, from which a symptom is a cause of its own."""
 NEAR_FLOOR = 0.85
@@ -37,6 +38,7 @@ _MIN_NAMED = 0.1
 def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Finding], list[float]]:
     """The findings with `saves_ms`, and what they leave of each part of the account."""
     left = [0.0 if part.part == "floor" else part.ms for part in account.parts]
+    surplus = sum(left)
     taken: list[dict[str, float]] = [{} for _ in account.parts]
     shared = []
     for finding in findings:
@@ -52,7 +54,8 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
                 shared.append(finding)
                 continue
             finding = replace(finding, explained_by="")  # no finding before it explains its parts
-        if whole and available < MIN_LEFT * whole:
+        remaining = sum(left) / surplus if surplus else 0.0
+        if whole and available < min(MIN_LEFT, remaining / 2) * whole:
             cause = _taker(taken[i] for i, part in enumerate(account.parts) if _claims(finding, part))
             shared.append(replace(finding, explained_by=cause, claims=()))
             continue

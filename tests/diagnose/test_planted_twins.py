@@ -1,0 +1,39 @@
+"""Kernels with randomly planted defects, recorded on an H200 with their healthy twins: ranks and gains."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from planted.score import CaseScore, lacks_counters, score, summarize  # noqa: E402
+from planted_defects import read  # noqa: E402
+
+RECORD = ROOT / "benchmarks/results/2026-11-18-h200-planted.jsonl.gz"
+
+
+@cache
+def scores() -> tuple[CaseScore, ...]:
+    return tuple(score(row) for row in read([RECORD]) if not lacks_counters(row))
+
+
+def test_the_planted_defect_comes_first() -> None:
+    result = summarize(list(scores()))
+    assert result["single"] >= 60 and result["pairs"] >= 15
+    assert result["single_first"] >= 0.92 and result["single_in_three"] >= 0.99
+    assert result["pairs_in_three"] >= 0.85
+
+
+def test_expected_gains_are_those_of_the_healthy_twins() -> None:
+    result = summarize(list(scores()))
+    assert 0.9 <= result["gain_median"] <= 1.1
+    assert result["gain_within"] >= 0.9
+
+
+def test_no_page_is_empty_and_every_account_adds_up() -> None:
+    result = summarize(list(scores()))
+    assert result["empty_pages"] == 0
+    assert result["account_error"] < 0.03
