@@ -1,6 +1,6 @@
 """Profiles a case and its healthy twin on the CPU, in one forked process.
 
-Both kernels are called in turn with cold caches; the lower quartile of each counts, because other work on the
+Both kernels are called in turn with cold caches; the best call of each counts, because other work on the
 machine only ever adds time. The rest is what `kernelpro profile` does, without its sandbox.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from kernelpro.records import Profile, Task
 from planted.case import Case
 from planted.loading import SIDES, load
 
-_ROUNDS, _ROUND_SECONDS = (5, 25), 1.0
+_ROUNDS, _ROUND_SECONDS = (5, 40), 2.0
 _OBSERVE_SECONDS = 0.4
 _TOLERANCE = 2e-3
 _TIMEOUT = 60.0
@@ -125,7 +124,7 @@ def _time_pair(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def _time_in_turn(calls: dict[str, Any], flusher: Flusher) -> dict[str, float]:
-    """Lower quartile of the time of a call, by side."""
+    """Time of the best call, by side."""
     samples: dict[str, list[float]] = {side: [] for side in calls}
     started = time.monotonic()
     for index in range(_ROUNDS[1]):
@@ -137,7 +136,7 @@ def _time_in_turn(calls: dict[str, Any], flusher: Flusher) -> dict[str, float]:
             begun = time.perf_counter()
             call()
             samples[side].append(1e3 * (time.perf_counter() - begun))
-    return {side: statistics.quantiles(values, n=4)[0] for side, values in samples.items()}
+    return {side: min(values) for side, values in samples.items()}
 
 
 def _analyze(folder: Path) -> Any:
