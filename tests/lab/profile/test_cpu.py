@@ -68,6 +68,22 @@ extern "C" int counted(const int64_t* index, double* bins, int64_t n) {
     }
     return 0;
 }
+extern "C" int gathered(const float* x, const int32_t* index, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[index[i]] * 2;
+    return 0;
+}
+extern "C" int totalled(const float* x, volatile float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) *y = *y + x[i];
+    return 0;
+}
+extern "C" int centered(const float* x, float* y, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
+        float sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += x[i];
+        for (int64_t i = 0; i < n; ++i) y[i] = x[i] - sum / n;
+    }
+    return 0;
+}
 """
 
 
@@ -99,6 +115,18 @@ def test_each_fault_leaves_its_mark_in_the_loop(profile: CpuProfile) -> None:
     assert [loop.math for loop in loops(profile, "powers")] == [("expf",)]
     assert any(loop.mix.get("double") and loop.mix.get("convert") for loop in loops(profile, "doubled"))
     assert any(loop.mix.get("atomic") and loop.parallel for loop in loops(profile, "counted"))
+
+
+def test_indices_from_memory_and_sums_in_memory_are_seen(profile: CpuProfile) -> None:
+    assert any(loop.indirect for loop in loops(profile, "gathered"))
+    assert any(loop.carried for loop in loops(profile, "totalled"))
+    assert not any(loop.indirect or loop.carried for loop in loops(profile, "scaled"))
+
+
+def test_loops_inside_one_loop_are_one_pass_over_the_data(profile: CpuProfile) -> None:
+    inner = loops(profile, "centered")
+    assert len(inner) >= 2 and len({loop.nest for loop in inner}) == 1
+    assert sum(sweep.function == "centered" for sweep in profile.sweeps) == 1
 
 
 def test_the_compiler_says_why_a_loop_is_scalar(profile: CpuProfile) -> None:
