@@ -162,7 +162,7 @@ class CpuRun(Record):
     effective_threads: float | None = None
     """Work of all threads over the work of the busiest."""
     alone_ms: float | None = None
-    """The best call with one OpenMP thread; None on one core."""
+    """CPU time of the best call with one OpenMP thread; None on one core."""
     operators: tuple[OperatorTime, ...] | None = None
     """torch operators, longest first."""
     samples: CpuSamples | None = None
