@@ -146,6 +146,15 @@ def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: LocalPool) -> 
     return Run(store, run(store, pool, author)[0], author)
 
 
+def test_the_last_improvements_wait_for_designs_that_are_still_open(tmp_path: Path, pool: LocalPool) -> None:
+    """Of two designs the second is the better one, and it is still judged when the first has settled."""
+    store = RunStore.create(tmp_path, config("mcts", candidates=3, concurrency=2), "demo")
+    run(store, pool, Script(kernel(40), kernel(1), kernel(2)))
+    steps = {step.number: step for step in store.steps()}
+    assert [steps[number].action for number in (1, 2, 3)] == ["seed", "seed", "improve"]
+    assert steps[3].parent == 2
+
+
 def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(finalists=1), "demo")
     again = kernel(10, added="1 /* said differently */")

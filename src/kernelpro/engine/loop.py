@@ -71,7 +71,7 @@ from kernelpro.records.events import (
     StepProgress,
     TaskMeasured,
 )
-from kernelpro.search.choice import SEED, expand
+from kernelpro.search.choice import SEED, Choice, expand
 from kernelpro.search.policy import make_policy
 from kernelpro.search.tree import Tree
 
@@ -242,8 +242,8 @@ class Engine(RunState):
                 if self._apply_requests():
                     continue
                 reason = self._author_budget_spent or self._stop_reason()
-                if not reason:
-                    self._choose()
+                if not reason and not self._choose():
+                    break
             if not self._open:
                 return reason
             oldest = min(self._open)
@@ -256,7 +256,8 @@ class Engine(RunState):
             del self._open[oldest]
             self._settle(step)
 
-    def _choose(self) -> None:
+    def _choose(self) -> bool:
+        """Start the next step; False if it has to wait for results."""
         number = len(self.tree)
         choice = SEED
         if number > self._author_state.seeds:
@@ -265,11 +266,26 @@ class Engine(RunState):
             if choice.action == "combine" and not self._author.combines:
                 choice = expand(self.tree.nodes[choice.parent])
             choice = self._author_state.redirect(choice, self.tree, self._steering.forbidden(self.tree))
+        if self._is_premature(choice):
+            return False
         self.tree.add(choice.parent, choice.action, choice.donor)
         self.budget.begin()
         step = self._save(Step(number, choice.parent, choice.action, donor=choice.donor or 0))
         self._emit(StepChosen(number, choice.parent, choice.action))
         self._start(step)
+        return True
+
+    def _is_premature(self, choice: Choice) -> bool:
+        """Whether one of the last few improvements would start from a settled kernel while new designs are
+        still open: one of them may be better."""
+        limit = self.budget.limits.candidates
+        is_late = limit and limit - self.budget.candidates <= 2 * self._config.concurrency
+        designs = (self.tree.nodes[child] for child in self.tree.nodes[0].children)
+        return bool(
+            is_late
+            and choice.action in ("improve", "combine")
+            and any(node.state == "pending" for node in designs)
+        )
 
     def _start(self, step: Step) -> None:
         self._drafted[step.number] = asyncio.Event()

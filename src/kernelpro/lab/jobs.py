@@ -30,7 +30,8 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.study import study_task
 from kernelpro.lab.tuning import tunables
-from kernelpro.lab.tuning.tuner import TuneOptions, tune
+from kernelpro.lab.tuning.race import Race, RacedTime
+from kernelpro.lab.tuning.tuner import tune
 from kernelpro.records import (
     BadInput,
     BuildData,
@@ -57,6 +58,8 @@ from kernelpro.records.shapes import shares
 _REPEAT_SECONDS = 5.0
 _MAX_PLAN_FAILURES = 2
 """A job whose memory plan was wrong is repeated with smaller plans."""
+_RACE_SHARE = 0.5
+"""Time for all races of a candidate, as a share of the time that its judgement took."""
 _LOOKAHEAD = 4
 """Tuning points built while one is judged: nvcc takes about as long as two or three quick judgements."""
 
@@ -109,7 +112,7 @@ class JobRunner:
     def _device_held(self, job: Job) -> Iterator[None]:
         """Hold the device exclusively and count the seconds."""
         target = self._target(job)
-        with exclusive(_device_lock_name(target), self._reporter(job)):
+        with exclusive(_device_lock_name(target), self.reporter(job)):
             start = time.monotonic()
             try:
                 yield
@@ -124,7 +127,7 @@ class JobRunner:
                 return Result(job.id, data=_environment(self._target(job), self._launcher.level))
             if job.kind == "energy":
                 with self._device_held(job):
-                    return Result(job.id, data=calibrate(self._target(job), self._reporter(job)))
+                    return Result(job.id, data=calibrate(self._target(job), self.reporter(job)))
             if job.kind == "build":
                 return self._run_build(job)
             if job.task is None:
@@ -165,7 +168,7 @@ class JobRunner:
 
     def _await_build(self, job: Job, candidate: Candidate) -> None:
         """Wait for a build without holding the device. Whoever uses the build gets its error."""
-        self._reporter(job)("building")
+        self.reporter(job)("building")
         wait(self._start_builds(job, candidate))
 
     def _prepare_task(self, job: Job) -> list[Bench]:
@@ -190,7 +193,7 @@ class JobRunner:
         if job.kind == "study":
             judge = self._warm[0].judge
             seeds = judge.seeds if judge else {}
-            return Result(job.id, data=study_task(benches, job.seed_baselines, self._reporter(job), seeds))
+            return Result(job.id, data=study_task(benches, job.seed_baselines, self.reporter(job), seeds))
         assert job.candidate
         return Result(job.id, profile=self._run_profile(job, self._dominant(job, benches), job.candidate))
 
@@ -204,9 +207,10 @@ class JobRunner:
 
     def _run_judge(self, job: Job, candidate: Candidate, benches: list[Bench]) -> Result:
         try:
+            begin = time.monotonic()
             verdict = self._judge_shapes(job, candidate)
             if job.tune_points and verdict.status is Status.PASSED:
-                return self._run_tuning(job, candidate, verdict)
+                return self._run_tuning(job, candidate, verdict, _RACE_SHARE * (time.monotonic() - begin))
             return self._with_access_location(job, self._dominant(job, benches), verdict)
         except BadInput:
             self.release_task()
@@ -242,12 +246,13 @@ class JobRunner:
         """The verdict, with the location of an illegal memory access if the job asks for it."""
         if not (job.sanitize and job.candidate and bench.target == "cuda" and is_memory_fault(verdict)):
             return Result(job.id, verdict=verdict)
-        line = locate_error(bench, job.candidate, self._reporter(job))
+        line = locate_error(bench, job.candidate, self.reporter(job))
         return Result(
             job.id, verdict=replace(verdict, reason=f"{verdict.reason}\n{line}") if line else verdict
         )
 
-    def _run_tuning(self, job: Job, candidate: Candidate, verdict: Verdict) -> Result:
+    def _run_tuning(self, job: Job, candidate: Candidate, verdict: Verdict, seconds: float) -> Result:
+        """Tune a candidate; the races take no more than `seconds`."""
         try:
             if not tunables.parse(candidate.source).names:
                 return Result(job.id, verdict=verdict)
@@ -257,17 +262,33 @@ class JobRunner:
         if 0 < job.tune_below_ms < ms:
             reason = f"it takes {ms:.4g} ms, and only kernels below {job.tune_below_ms:.4g} ms are tuned"
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=reason))
-        judge = _VariantJudge(self, job, self._reporter(job))
+        judge = _VariantJudge(self, job, candidate, seconds)
         rng = random.Random(candidate.id)
         try:
             tuning_result = tune(candidate.source, verdict, judge, job.tune_points, rng, lookahead=_LOOKAHEAD)
         except BadInput as error:  # a throttled device or a failed baseline; the first verdict stands
+            judge.close()
             self.release_task()
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
-        points = tuple(TuningPoint(t.point, t.verdict.status, t.ms, t.effort) for t in tuning_result.history)
+        finally:
+            judge.close()
+        points = tuple(TuningPoint(t.point, t.status, t.ms, t.effort) for t in tuning_result.history)
         tuning = Tuning(tuning_result.winner.point, tuning_result.reason, points)
         data = JudgeData(tuning=tuning, tuned_source=tuning_result.source if tuning_result.improved else "")
-        return Result(job.id, verdict=tuning_result.winner.verdict, data=data)
+        return Result(job.id, verdict=tuning_result.winner.verdict or verdict, data=data)
+
+    def start_race(self, job: Job, default: Candidate) -> Race:
+        """A race between the points of a candidate, at the shape that takes most of the time."""
+        benches = self._benches_for(job)
+        bench = self._dominant(job, benches)
+        judge = self._warm_judges(job)[benches.index(bench)]
+        return Race(bench, default, judge.wait_for_teardown)
+
+    def await_build(self, job: Job) -> Candidate:
+        """Wait for the build of a variant."""
+        assert job.candidate
+        self._await_build(job, job.candidate)
+        return job.candidate
 
     def judge_point(self, job: Job) -> Verdict:
         """Judge one point of the tunables."""
@@ -290,7 +311,7 @@ class JobRunner:
     def _target(self, job: Job) -> Target:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    def _reporter(self, job: Job) -> Callable[[str], None]:
+    def reporter(self, job: Job) -> Callable[[str], None]:
         """A callback that reports each new stage, and an unchanged one every few seconds as a heartbeat."""
         last, last_time = "", 0.0
 
@@ -319,7 +340,7 @@ class JobRunner:
                     self._plan_failures,
                 )
                 self._warm.append(_WarmShape(bench))
-                bench.open(self._reporter(job))
+                bench.open(self.reporter(job))
         for warm in self._warm:
             warm.bench.options = job.options
         return [warm.bench for warm in self._warm]
@@ -333,9 +354,9 @@ class JobRunner:
         judges = []
         for warm in self._warm:
             if warm.judge is None:
-                warm.judge = Judge(warm.bench, self._reporter(job))
+                warm.judge = Judge(warm.bench, self.reporter(job))
                 warm.judge.prepare(_is_timed(job))
-            warm.judge.report_to(self._reporter(job))
+            warm.judge.report_to(self.reporter(job))
             judges.append(warm.judge)
         return judges
 
@@ -348,7 +369,7 @@ class JobRunner:
                 and job.profile_request.metrics
                 else None
             )
-            profile = Collector(bench, candidate, self._reporter(job)).collect(job.profile_request, earlier)
+            profile = Collector(bench, candidate, self.reporter(job)).collect(job.profile_request, earlier)
         except CandidateRejected as error:
             health.check_device(bench.target)
             raise BadInput(f"{candidate.name} cannot be profiled ({error.status}): {error.reason}") from None
@@ -370,28 +391,39 @@ class JobRunner:
 
 
 class _VariantJudge:
-    """Judges tuning variants of a job's candidate."""
+    """Races and judges tuning variants of a job's candidate."""
 
-    def __init__(self, worker: JobRunner, job: Job, report: Callable[[str], None]):
-        self._worker, self._job, self._report = worker, job, report
-        self._judged = 0
+    def __init__(self, worker: JobRunner, job: Job, default: Candidate, seconds: float):
+        """`seconds`: how long all races may take together."""
+        self._worker, self._job, self._seconds = worker, job, seconds
+        self._report = worker.reporter(job)
+        self._race = worker.start_race(job, default)
+        self._raced = 0
 
     def announce(self, source: str) -> None:
-        self._worker.prebuild(self._variant(source, TuneOptions("quick", 0.0)))
+        self._worker.prebuild(self._variant(source))
 
-    def judge(self, source: str, options: TuneOptions) -> Verdict:
-        self._judged += 1
-        self._report(f"tuning, point {self._judged}")
-        return self._worker.judge_point(self._variant(source, options))
+    def race(self, source: str, give_up_ratio: float) -> RacedTime:
+        self._raced += 1
+        self._report(f"tuning, point {self._raced}")
+        return self._race.time(self._worker.await_build(self._variant(source)), give_up_ratio)
 
-    def _variant(self, source: str, options: TuneOptions) -> Job:
+    def has_time(self) -> bool:
+        return self._race.seconds < self._seconds
+
+    def judge(self, source: str) -> Verdict:
+        self._report("tuning, the best point")
+        self.close()
+        return self._worker.judge_point(self._variant(source))
+
+    def close(self) -> None:
+        """End the race."""
+        self._race.close()
+
+    def _variant(self, source: str) -> Job:
         assert self._job.candidate
-        # the points that win are judged again with normal effort
-        guards = self._job.options.guards and options.effort == "normal"
-        chosen = replace(
-            self._job.options, effort=options.effort, give_up_ms=options.give_up_ms, guards=guards
-        )
-        return replace(self._job, candidate=replace(self._job.candidate, source=source), options=chosen)
+        options = replace(self._job.options, give_up_ms=0.0)
+        return replace(self._job, candidate=replace(self._job.candidate, source=source), options=options)
 
 
 def _environment(target: Target, sandbox: str) -> EnvironmentData:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from kernelpro.lab.jobs import JobRunner
+from kernelpro.lab.tuning.race import RacedTime
 from kernelpro.lab.tuning.tunables import TunableValues, parse
-from kernelpro.lab.tuning.tuner import TuneOptions, TuningResult, tune
+from kernelpro.lab.tuning.tuner import TuningResult, tune
 from kernelpro.records import BadInput, Candidate, Interval, Job, JudgeData, Options, Status, Task, Verdict
 
 GRID = "A = 4  # tune: 1, 2, 4, 8, 16\nB = 2  # tune: 1, 2, 3\n"
@@ -24,18 +25,31 @@ class LandscapeJudge:
 
     def __init__(self, landscape: Landscape, width: float = 0.01, floor_ms: float | None = None):
         self.landscape, self.width, self.floor_ms = landscape, width, floor_ms
-        self.judged: list[tuple[dict[str, object], TuneOptions]] = []
+        self.raced: list[tuple[dict[str, object], float]] = []
+        self.judged: list[dict[str, object]] = []
         self.announced: list[str] = []
+        self.default_ms, self.max_races = 0.0, 10_000
         self.max_pending = 0
-        """Largest number of variants announced but not judged yet."""
+        """Largest number of variants announced but not raced yet."""
 
     def announce(self, source: str) -> None:
         self.announced.append(source)
-        self.max_pending = max(self.max_pending, len(self.announced) - len(self.judged))
+        self.max_pending = max(self.max_pending, len(self.announced) - len(self.raced))
 
-    def judge(self, source: str, options: TuneOptions) -> Verdict:
-        assert source == self.announced[len(self.judged)]
-        self.judged.append((dict(parse(source).default), options))
+    def race(self, source: str, give_up_ratio: float) -> RacedTime:
+        assert source == self.announced[len(self.raced)]
+        point = parse(source).default
+        self.raced.append((dict(point), give_up_ratio))
+        ms = self.landscape(point)
+        if ms == float("inf"):
+            return RacedTime(Status.BUILD_FAILED, "static assertion failed")
+        return RacedTime(Status.PASSED, ratio=ms / self.default_ms)
+
+    def has_time(self) -> bool:
+        return len(self.raced) < self.max_races
+
+    def judge(self, source: str) -> Verdict:
+        self.judged.append(dict(parse(source).default))
         return self.verdict(source)
 
     def verdict(self, source: str) -> Verdict:
@@ -56,12 +70,13 @@ class LandscapeJudge:
         )
 
     def points(self, effort: str = "quick") -> list[dict[str, object]]:
-        return [point for point, options in self.judged if options.effort == effort]
+        return [point for point, _ in self.raced] if effort == "quick" else self.judged
 
 
 def run_tuner(
     source: str, judge: LandscapeJudge, budget: int = 100, ahead: int = 3, seed: int = 0
 ) -> TuningResult:
+    judge.default_ms = judge.landscape(parse(source).default)
     return tune(source, judge.verdict(source), judge, budget, random.Random(seed), ahead)
 
 
@@ -117,21 +132,36 @@ def test_restarts_leave_a_local_optimum() -> None:
 def test_the_same_outcomes_give_the_same_search_and_a_few_are_announced_ahead() -> None:
     judges = [LandscapeJudge(bowl), LandscapeJudge(bowl)]
     first, second = (run_tuner(LARGE, judge, budget=60, ahead=4, seed=7) for judge in judges)
-    assert first == second and judges[0].judged == judges[1].judged and judges[0].max_pending == 4
+    assert first == second and judges[0].raced == judges[1].raced and judges[0].max_pending == 4
     assert run_tuner(LARGE, LandscapeJudge(bowl), budget=60, ahead=4, seed=8).history != first.history
 
 
-def test_hopeless_points_are_given_up_and_finalists_are_not() -> None:
+def test_hopeless_points_are_given_up_and_only_the_best_is_judged() -> None:
     judge = LandscapeJudge(bowl)
     run_tuner(LARGE, judge, ahead=1)
-    best = bowl(parse(LARGE).default)
-    for point, options in judge.judged:
-        if options.effort == "normal":
-            assert options.give_up_ms == 0
-        else:
-            assert options.give_up_ms == pytest.approx(1.3 * best)
-            best = min(best, bowl(point))  # type: ignore[arg-type]
-    assert 1 <= len(judge.points("normal")) <= 3
+    default = best = bowl(parse(LARGE).default)
+    for point, give_up_ratio in judge.raced:
+        assert give_up_ratio == pytest.approx(1.3 * best / default)
+        best = min(best, bowl(point))  # type: ignore[arg-type]
+    assert len(judge.judged) == 1 and bowl(judge.judged[0]) == best  # type: ignore[arg-type]
+
+
+def test_the_search_ends_with_its_time() -> None:
+    judge = LandscapeJudge(bowl)
+    judge.max_races = 5
+    result = run_tuner(LARGE, judge, ahead=1)
+    assert len(judge.raced) == 5 and result.improved, "the best of the points that raced still wins"
+
+
+def test_a_winner_of_the_race_that_fails_its_judgement_loses() -> None:
+    class Strict(LandscapeJudge):
+        def judge(self, source: str) -> Verdict:
+            self.judged.append(dict(parse(source).default))
+            return Verdict("candidate", Status.WRONG, "wrong")
+
+    judge = Strict(bowl)
+    result = run_tuner(LARGE, judge)
+    assert not result.improved and result.winner.verdict and len(judge.judged) == 1
 
 
 def test_what_fails_is_not_tried_again_and_a_value_that_always_fails_comes_last() -> None:
@@ -140,8 +170,8 @@ def test_what_fails_is_not_tried_again_and_a_value_that_always_fails_comes_last(
     points = judge.points()
     assert len({tuple(p.items()) for p in points}) == len(points) == 14
     assert {p["A"] for p in points[-2:]} <= {8, 16} and result.winner.point["B"] == 1
-    failed = [t for t in result.history if t.verdict.status is Status.BUILD_FAILED]
-    assert len(failed) == 6 and all(t.ms is None and t.verdict.reason for t in failed)
+    failed = [t for t in result.history if t.status is Status.BUILD_FAILED]
+    assert len(failed) == 6 and all(t.ms is None and t.reason for t in failed)
 
 
 def test_a_failing_value_is_avoided_in_a_large_grid() -> None:
@@ -182,7 +212,7 @@ def test_nothing_is_searched_where_not_even_the_floor_is_clear_of_the_default(
 ) -> None:
     judge = LandscapeJudge(lambda p: 1.0, floor_ms=floor_ms)
     result = run_tuner(GRID, judge)
-    assert not result.improved and bool(judge.judged) == searched
+    assert not result.improved and bool(judge.raced) == searched
     assert searched or result.reason == "the default is at the floor"
 
 
@@ -193,7 +223,7 @@ def test_where_no_other_point_passes_the_default_stays() -> None:
 
 def test_what_the_judge_raises_passes_through() -> None:
     class Gone(LandscapeJudge):
-        def judge(self, source: str, options: TuneOptions) -> Verdict:
+        def race(self, source: str, give_up_ratio: float) -> RacedTime:
             raise BadInput("a baseline has failed")
 
     with pytest.raises(BadInput, match="a baseline has failed"):

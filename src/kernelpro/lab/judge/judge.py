@@ -263,7 +263,7 @@ class Judge:
         clock = state.clock
         with clock("start"):
             participant = self.bench.start_candidate()
-            self._wait_for_teardown()
+            self.wait_for_teardown()
             if guarded:
                 guarded.wait_until_started()
         memory = MemoryUse(self.bench.plan.candidate_bytes, lambda: self._memory_in_use(participant))
@@ -281,7 +281,7 @@ class Judge:
             raise
         self._close_in_background(participant)
         if slowed := self._runner.slowed_baselines(facts.rounds):
-            self._wait_for_teardown()
+            self.wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
             verdict = replace(self._decide(state, facts), energy=verdict.energy)
         return verdict
@@ -290,7 +290,7 @@ class Judge:
         """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
         self._report("checking for writes out of bounds")
         if self.bench.plan.layout.takes_turns:
-            self._wait_for_teardown()  # its memory is needed
+            self.wait_for_teardown()  # its memory is needed
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check, state.keep_own_values)
             unseen = guarded.try_unseen(self._unseen)
@@ -344,7 +344,7 @@ class Judge:
             return device_bytes_outside_torch()
         return participant.process.peak_bytes()
 
-    def _wait_for_teardown(self) -> None:
+    def wait_for_teardown(self) -> None:
         """The last candidate's processes must have ended before this one is measured."""
         while self._teardown_threads:
             self._teardown_threads.pop().join()
@@ -452,7 +452,7 @@ class Judge:
 
     def _others_are_busy(self) -> bool:
         """Whether other work keeps this machine busy, measured while all our own children stand still."""
-        self._wait_for_teardown()
+        self.wait_for_teardown()
         with self.bench.quiet():
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
@@ -491,7 +491,7 @@ class Judge:
 
     def close(self) -> None:
         """End all processes and free the bench."""
-        self._wait_for_teardown()
+        self.wait_for_teardown()
         if self._energy_meter:
             self._energy_meter.close()
         if self._baselines:

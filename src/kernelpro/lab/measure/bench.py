@@ -244,6 +244,11 @@ class Bench:
             torch.cuda.empty_cache()
 
     @property
+    def flush_bytes(self) -> int:
+        """Bytes that are written to empty the last-level cache."""
+        return self._flusher.nbytes
+
+    @property
     def max_burst_calls(self) -> int:
         """So many calls of a burst fit into memory; 0 where bursts do not."""
         return self.plan.burst_calls

@@ -305,6 +305,8 @@ _CANDIDATE_STAGES = {"call": "forward", "construct": "constructing ModelNew: Mod
 _PHASES = {
     "start": "starting",
     "load": "loading the candidate",
+    "add_variant": "loading a point of its tunables",
+    "race": "timing a point of its tunables",
     "import": "importing the candidate",
     "construct": "constructing ModelNew",
     "map_inputs": "mapping the inputs",

@@ -8,6 +8,8 @@ only where the parent's agrees. Requests, one at a time:
     load           source, seed, state's entries -> where parameters come from, and which of them have other
                                                     values than the reference's; or which stage failed
     set_state      values of these parameters    -> ok; comes after every load, also without any
+    add_variant    source, artifacts             -> the number of the variant; the candidate itself is 0
+    race           variants, number of calls     -> milliseconds of each call, one list a variant
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
     release_memory nothing                       -> ok; drops all outputs and frees unused memory
@@ -27,6 +29,8 @@ import contextlib
 import gc
 import io
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,6 +65,10 @@ class CandidateServer(RequestServer):
         self._copy_outputs = False
         """Outputs lie in memory that cannot be exported: every timed call copies them."""
         self._gate_address = 0
+        self._construct_variant: Callable[[Any], Any] = lambda factory: factory()
+        self._variants: list[Any] = []
+        """The candidate with other constants, numbered from 1: they race against it."""
+        self._flush_buffer: torch.Tensor | None = None
 
     def start(self, request: Request, tail: bytes) -> Reply:
         """Choose the device, the number of threads and the precision."""
@@ -74,13 +82,7 @@ class CandidateServer(RequestServer):
     def load(self, request: Request, tail: bytes) -> Reply:
         """Import the candidate and construct ModelNew."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        unpack_artifacts(bundle["artifacts"])
-        if uses_extensions(request["source"]):
-            reuse_by_content()
-        module = import_candidate(request["source"])
-        factory = getattr(module, "ModelNew", None)
-        if not callable(factory):
-            raise StageFailed("build", "the candidate defines no class ModelNew")
+        factory = _import_factory(request["source"], bundle["artifacts"], "candidate")
         init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
         try:
             model = _construct(factory, init, request["seed"], request["init_device"])
@@ -92,6 +94,9 @@ class CandidateServer(RequestServer):
         except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
         self._model, self._mode = model, request["mode"]
+        self._construct_variant = lambda factory: _construct(
+            factory, init, request["seed"], request["init_device"]
+        )
         return {"parameters": source, "different": different}, b""
 
     def set_state(self, request: Request, tail: bytes) -> Reply:
@@ -105,6 +110,39 @@ class CandidateServer(RequestServer):
         except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
         return {}, b""
+
+    def add_variant(self, request: Request, tail: bytes) -> Reply:
+        """Load the candidate with other constants beside it; both share their parameters."""
+        number = len(self._variants) + 1
+        factory = _import_factory(request["source"], tail, f"variant{number}")
+        try:
+            variant = self._construct_variant(factory)
+            if isinstance(variant, torch.nn.Module):
+                _share_parameters(variant, self._model)
+                variant = variant.to(self._device.name).train(self._mode == "train")
+        except BaseException as error:  # `sys.exit` too
+            raise as_stage_failure("construct", error) from None
+        self._variants.append(variant)
+        return {"variant": number}, b""
+
+    def race(self, request: Request, tail: bytes) -> Reply:
+        """Call variants in turn, each time with a cold cache."""
+        if self._flush_buffer is None:
+            self._flush_buffer = torch.empty(request["flush"], dtype=torch.uint8, device=self._device.name)
+        numbers = request["variants"]
+        times: dict[int, list[float]] = {number: [] for number in numbers}
+        self._outputs = []
+        with torch.no_grad():
+            for call in range(request["calls"]):
+                arguments = self._arguments[call % len(self._arguments)]
+                for number in numbers:
+                    model = self._variants[number - 1] if number else self._model
+                    self._flush_buffer.zero_()
+                    self._device.synchronize()
+                    times[number].append(
+                        self._device.time_calls(partial(_call_without_result, model, arguments))
+                    )
+        return {"ms": [times[number] for number in numbers]}, b""
 
     def map_inputs(self, request: Request, tail: bytes) -> Reply:
         """Map the parent's input regions."""
@@ -252,6 +290,34 @@ def _construct(factory: Any, init: list[Any], seed: int, device: str) -> Any:
         with contextlib.suppress(Exception):
             return parameters.construct(factory, init, seed, device)
     return parameters.construct(factory, init, seed)
+
+
+def _import_factory(source: str, artifacts: bytes, name: str) -> Any:
+    """ModelNew of a candidate whose builds are `artifacts`."""
+    unpack_artifacts(artifacts)
+    if uses_extensions(source):
+        reuse_by_content()
+    factory = getattr(import_candidate(source, name), "ModelNew", None)
+    if not callable(factory):
+        raise StageFailed("build", "the candidate defines no class ModelNew")
+    return factory
+
+
+def _call_without_result(model: Any, arguments: list[Any]) -> None:
+    model(*arguments)
+
+
+def _share_parameters(model: torch.nn.Module, owner: torch.nn.Module) -> None:
+    """Let a model use the tensors of another one with the same names, so that they are in memory once."""
+    modules = dict(owner.named_modules())
+    for name, part in model.named_modules():
+        source = modules.get(name)
+        for kind in ("_parameters", "_buffers"):
+            own, others = getattr(part, kind), getattr(source, kind, {})
+            for key, tensor in own.items():
+                other = others.get(key)
+                if tensor is not None and other is not None and other.shape == tensor.shape:
+                    own[key] = other
 
 
 def _flatten(outputs: Any) -> list[torch.Tensor]:

@@ -43,14 +43,14 @@ def as_stage_failure(stage: str, error: BaseException) -> StageFailed:
     return StageFailed(stage, describe_exception(error))
 
 
-def import_candidate(source: str) -> ModuleType:
+def import_candidate(source: str, name: str = "candidate") -> ModuleType:
     """Import the candidate from a real file, which Triton and tracebacks require."""
-    path = Path("candidate.py").absolute()
+    path = Path(f"{name}.py").absolute()
     path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("candidate", path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

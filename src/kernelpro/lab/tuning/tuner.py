@@ -2,42 +2,43 @@
 
  1. The declared default has been judged, and passed. If it is so close to the floor that even a kernel at the
     floor would lie within its interval, the default stays.
- 2. If the grid has no more points than the budget, all points are judged quickly. The next point is always
-    the one with the fewest steps from the best point so far.
- 3. Otherwise the tuner runs a local search from the default. It judges all neighbours (one step in one
-    tunable) and moves to the best one that beats the centre. If none does, it judges pairs of steps in two
+ 2. If the grid has no more points than the budget, all points race against the default, in one process
+    (race.py). The next point is always the one with the fewest steps from the best point so far.
+ 3. Otherwise the tuner runs a local search from the default. It races all neighbours (one step in one
+    tunable) and moves to the best one that beats the centre. If none does, it races pairs of steps in two
     tunables, in random order, until one beats the centre. If none does either, the search restarts at a
     random point while budget is left.
- 4. The three fastest points whose speedup exceeds the default's interval are judged again with normal effort.
-    The fastest one whose own interval lies above the default's wins. If there is none, the default stays.
+ 4. The fastest point whose speedup exceeds the default's interval is judged, as the default was. It wins if
+    its own interval lies above the default's. Otherwise the default stays.
 
-Speeds are compared by their ratio to one baseline that is timed in the same rounds, so a machine that slows
-down does not distort them. The judge gives up on a point after a few rounds if it takes more than
-`_GIVE_UP_RATIO` times the best time. No point is judged twice with the same effort, whether it passed or
-failed. The tuner avoids a value of a tunable that failed twice and never worked: points with that value come
-last.
+A race needs no verification and no baselines, and ends with the time that it is given. So tuning costs one
+judgement, if a point wins its race, and the races.
 
-The next few points are announced before they are judged, so that their builds overlap with measurements.
+Speeds are compared by their ratio to the default, which is timed in the same process at the same time, so a
+machine that slows down does not distort them. A point gets no more calls after a few if it takes more than
+`_GIVE_UP_RATIO` times the best time. No point races twice, whether it ran or failed. The tuner avoids a value
+of a tunable that failed twice and never worked: points with that value come last.
+
+The next few points are announced before they race, so that their builds overlap with measurements.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.constraints import Value
+from kernelpro.lab.tuning.race import RacedTime
 from kernelpro.lab.tuning.tunables import SearchSpace, TunableValues
 from kernelpro.records import BadInput, Interval, Status, Verdict
 
 _GIVE_UP_RATIO = 1.3
 """A multiple of the best time. Noise and one more step cannot make up for 1.3x, and few points of a grid are
 closer."""
-_FINALISTS = 3
 _MAX_LISTED_POINTS = 20_000
 """Larger grids are sampled, not listed. Listing this many points takes 0.1 s."""
 _MAX_DRAWS = 2_000
@@ -46,39 +47,37 @@ _MAX_FAILURES = 2
 """Number of failures after which the tuner avoids a value that never worked."""
 
 
-@dataclass(frozen=True)
-class TuneOptions:
-    """The options that the tuner sets for one point; the caller sets all others."""
-
-    effort: Literal["quick", "normal"]
-    give_up_ms: float
-    """See Options.give_up_ms."""
-
-
 class PointJudge(Protocol):
-    """Builds and judges variants of one candidate."""
+    """Builds, races and judges variants of one candidate."""
 
     def announce(self, source: str) -> None:
-        """Start building a variant that will be judged soon."""
+        """Start building a variant that will be needed soon."""
 
-    def judge(self, source: str, options: TuneOptions) -> Verdict:
+    def race(self, source: str, give_up_ratio: float) -> RacedTime:
+        """Time a variant against the default."""
+
+    def has_time(self) -> bool:
+        """Whether there is time for another race."""
+
+    def judge(self, source: str) -> Verdict:
         """Return the verdict on a variant."""
 
 
 @dataclass(frozen=True)
 class JudgedPoint:
-    """A point and its verdict."""
+    """A point that was judged or raced."""
 
     point: TunableValues
     effort: Literal["quick", "normal"]
-    verdict: Verdict
+    """quick: timed in a race; normal: judged."""
+    status: Status
+    reason: str
+    ms: float | None = None
+    """Time of a call; None if the point failed."""
     speedup: Interval | None = None
     """Against the one baseline that all points are compared with; None if the point failed."""
-
-    @property
-    def ms(self) -> float | None:
-        """Time of a call, or None if the point failed."""
-        return self.verdict.times["candidate"].value if self.speedup else None
+    verdict: Verdict | None = None
+    """Of a judged point."""
 
     @property
     def speed(self) -> float:
@@ -111,9 +110,9 @@ def tune(
 ) -> TuningResult:
     """Return the best point of the tunables that `source` declares.
 
-    `default_verdict` is the verdict on `source` itself. At most `budget` points are judged quickly, then at
-    most three with normal effort. `lookahead` points are announced before the first of them is judged. Raises
-    BadInput if `source` declares no usable tunables; exceptions of `judge` propagate."""
+    `default_verdict` is the verdict on `source` itself. At most `budget` points race, then the best one is
+    judged. `lookahead` points are announced before the first of them races. Raises BadInput if `source`
+    declares no usable tunables; exceptions of `judge` propagate."""
     space = tunables.parse(source)
     if not space.names:
         raise BadInput("no tunables are declared: write `# tune: 64, 128` after a module-level constant")
@@ -144,8 +143,10 @@ class _Search:
         self._working_values: set[tuple[str, Value]] = set()
         baseline = default_verdict.measurement.against
         self._baseline = baseline if baseline in default_verdict.speedup else min(default_verdict.speedup)
-        speedup = default_verdict.speedup[self._baseline]
-        self._default = JudgedPoint(space.default, "normal", default_verdict, speedup)
+        speedup, ms = default_verdict.speedup[self._baseline], default_verdict.times["candidate"].value
+        self._default = JudgedPoint(
+            space.default, "normal", Status.PASSED, default_verdict.reason, ms, speedup, default_verdict
+        )
         self._speedup_to_beat = speedup.high
         """A winner's interval must lie above this."""
         self._results = {self._values(space.default): self._default}
@@ -154,7 +155,8 @@ class _Search:
 
     def default_is_at_floor(self) -> bool:
         """Whether even a kernel at the floor would not be measurably faster than the default."""
-        default, floor = self._default, self._default.verdict.floor_ms
+        default, verdict = self._default, self._default.verdict
+        floor = verdict.floor_ms if verdict else None
         return bool(floor and default.ms and default.speed * default.ms / floor <= self._speedup_to_beat)
 
     # --- exploring -----------------------------------------------------------------------------------
@@ -163,14 +165,14 @@ class _Search:
         """Judge the whole grid if the budget allows it, else run local searches from the default and random
         points."""
         if self._grid is not None and len(self._grid) <= self._budget_left + 1:
-            self._judge_quickly(self._nearest_first())
+            self._race_points(self._nearest_first())
             return
         centre: TunableValues | None = self._space.default
         while centre is not None and self._budget_left > 0:
             self._local_search(centre)
             centre = self._random_untried_point()
             if centre is not None:
-                self._judge_quickly([centre])
+                self._race_points([centre])
 
     def _nearest_first(self) -> Iterator[TunableValues]:
         """Yield all untried points, each time the one closest to the best point so far."""
@@ -188,12 +190,12 @@ class _Search:
         """Make best-improvement moves from `centre` until no point one or two steps away is better."""
         while self._budget_left > 0:
             neighbours = list(self._space.neighbours(centre))
-            self._judge_quickly(point for point in neighbours if not self._is_avoided(point))
+            self._race_points(point for point in neighbours if not self._is_avoided(point))
             better = self._better(neighbours, centre)
             if not better:
                 neighbours = list(self._space.neighbours(centre, tunables=2))
                 self._rng.shuffle(neighbours)
-                self._judge_quickly(self._until_better(neighbours, centre))
+                self._race_points(self._until_better(neighbours, centre))
                 better = self._better(neighbours, centre)
             if not better:
                 return
@@ -226,30 +228,29 @@ class _Search:
 
     # --- judging -------------------------------------------------------------------------------------
 
-    def _judge_quickly(self, points: Iterable[TunableValues]) -> None:
-        """Judge new points quickly while budget is left. Points are drawn lazily, so earlier results can
+    def _race_points(self, points: Iterable[TunableValues]) -> None:
+        """Race new points while budget and time are left. Points are drawn lazily, so earlier results can
         steer them."""
 
         def unscheduled() -> Iterator[TunableValues]:
             for point in points:
-                if self._budget_left <= 0:
+                if self._budget_left <= 0 or not self._judge.has_time():
+                    self._budget_left = 0
                     return
                 if self._values(point) not in self._scheduled:
                     self._scheduled.add(self._values(point))
                     self._budget_left -= 1
                     yield point
 
-        for result in self._judge_points(unscheduled(), "quick"):
+        for result in self._raced(unscheduled()):
             self._results[self._values(result.point)] = result
             if result.speedup:
                 self._working_values.update(result.point.items())
             else:
                 self._failure_counts.update(result.point.items())
 
-    def _judge_points(
-        self, points: Iterator[TunableValues], effort: Literal["quick", "normal"]
-    ) -> Iterator[JudgedPoint]:
-        """Judge points one at a time, with up to `lookahead` points announced in advance."""
+    def _raced(self, points: Iterator[TunableValues]) -> Iterator[JudgedPoint]:
+        """Race points one at a time, with up to `lookahead` points announced in advance."""
         announced: deque[tuple[TunableValues, str]] = deque()
         while True:
             while len(announced) < self._lookahead and (point := next(points, None)) is not None:
@@ -258,19 +259,29 @@ class _Search:
             if not announced:
                 return
             point, variant = announced.popleft()
-            give_up_ms = self._give_up_ms() if effort == "quick" else 0.0
-            verdict = self._judge.judge(variant, TuneOptions(effort, give_up_ms))
-            result = JudgedPoint(
-                point,
-                effort,
-                verdict,
-                verdict.speedup.get(self._baseline) if verdict.status is Status.PASSED else None,
-            )
+            raced = self._judge.race(variant, self._give_up_ratio())
+            result = JudgedPoint(point, "quick", raced.status, raced.reason)
+            if raced.status is Status.PASSED:
+                assert self._default.ms
+                speed = self._default.speed / raced.ratio
+                ms = self._default.ms * raced.ratio
+                result = replace(result, ms=ms, speedup=Interval(speed, speed, speed))
             self._history.append(result)
             yield result
 
-    def _give_up_ms(self) -> float:
-        return _GIVE_UP_RATIO * min(result.ms for result in self._results.values() if result.ms)
+    def _judged(self, point: TunableValues) -> JudgedPoint:
+        """Judge a point."""
+        verdict = self._judge.judge(tunables.apply_point(self._source, point))
+        result = JudgedPoint(point, "normal", verdict.status, verdict.reason, verdict=verdict)
+        if verdict.status is Status.PASSED:
+            ms, speedup = verdict.times["candidate"].value, verdict.speedup.get(self._baseline)
+            result = replace(result, ms=ms, speedup=speedup)
+        self._history.append(result)
+        return result
+
+    def _give_up_ratio(self) -> float:
+        assert self._default.ms
+        return _GIVE_UP_RATIO * min(r.ms for r in self._results.values() if r.ms) / self._default.ms
 
     # --- results -------------------------------------------------------------------------------------
 
@@ -294,18 +305,14 @@ class _Search:
     # --- concluding ----------------------------------------------------------------------------------
 
     def conclude(self, default_reason: str) -> TuningResult:
-        """Judge the finalists with normal effort and return the winner, or the default for
-        `default_reason`."""
+        """Judge the best point and return it, or the default for `default_reason`."""
         contenders = [result for result in self._results.values() if result.speed > self._speedup_to_beat]
-        finalists = heapq.nlargest(_FINALISTS, contenders, key=lambda result: result.speed)
-        rejudged = self._judge_points(iter([result.point for result in finalists]), "normal")
-        winners = [
-            result for result in rejudged if result.speedup and result.speedup.low > self._speedup_to_beat
-        ]
-        if not winners:
-            return self._result(self._default, default_reason)
-        winner = max(winners, key=lambda result: result.speed)
-        return self._result(winner, f"{winner.speed / self._default.speed:.2f}x as fast as the default")
+        if contenders:
+            winner = self._judged(max(contenders, key=lambda result: result.speed).point)
+            if winner.speedup and winner.speedup.low > self._speedup_to_beat:
+                gain = winner.speed / self._default.speed
+                return self._result(winner, f"{gain:.2f}x as fast as the default")
+        return self._result(self._default, default_reason)
 
     def _result(self, result: JudgedPoint, reason: str) -> TuningResult:
         return TuningResult(
