@@ -62,6 +62,18 @@ def probe_result(scorable: bool, name: str = "H200", torch: str = "2.9") -> Resu
     return Result("", data=ProbeData(scorable, reason, "tf32", "tf32", hardware, work, {}, {}, {}, 0.1, {}))
 
 
+def test_device_time_of_searches_is_shown_by_use() -> None:
+    uses = ({"probe": 4.0, "candidates": 20.0}, {"probe": 6.0, "candidates": 10.0}, {"probe": 5.0})
+    entries = {
+        str(n): LoggedResult(str(n), Result("", verdict=verdict(0.5)), sum(use.values()), use)
+        for n, use in enumerate(uses)
+    }
+    problems = [Problem(1, n, Task("", f"{n}_task")) for n in range(3)]
+    keys = {(1, n): [str(n)] for n in range(3)}
+    board = make_scoreboard("mine", "playbook", "cuda", problems, keys, entries, BenchConditions())
+    assert "device time of a problem by use (medians): probe 5.0 s, candidates 10.0 s" in remarks(board)
+
+
 def test_each_row_tells_its_energy_and_against_what() -> None:
     found = made(verdict(0.5, 0.8), verdict(0.8), verdict(1.0, 0.9, against="eager_tf32"))
     titles, lines = problem_table(found)

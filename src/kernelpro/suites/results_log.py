@@ -23,6 +23,8 @@ class LoggedResult(Record):
     result: Result
     seconds: float = 0.0
     """Device time."""
+    seconds_by_use: dict[str, float] = field(default_factory=dict)
+    """Of a search, the device time by what it was used for: probe, study, candidates, final judging."""
     cost: Cost = field(default_factory=Cost)
     """Cost of the models."""
     author: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from kernelpro.records import (
     BASELINES,
@@ -130,6 +131,8 @@ class Scoreboard(Record):
     energy: dict[str, EnergySummary] = field(default_factory=dict)
     """By the baseline it was measured against; empty if energy was not measured."""
     conditions: BenchConditions = BenchConditions()
+    seconds_by_use: dict[str, float] = field(default_factory=dict)
+    """Median device time of a problem by what it was used for; empty without a search."""
 
 
 def make_scoreboard(
@@ -155,6 +158,10 @@ def make_scoreboard(
         rows.append(_summarize_problem(problem, available))
         machines |= {", torch ".join(machine) for item in available if (machine := machine_of(item.result))}
     scored = [row for row in rows if row.is_scored]
+    searches = [
+        r.seconds_by_use for ks in keys.values() for k in ks if (r := results.get(k)) and r.seconds_by_use
+    ]
+    uses = dict.fromkeys(use for search in searches for use in search)
     return Scoreboard(
         suite,
         evaluated,
@@ -168,6 +175,7 @@ def make_scoreboard(
         tuple(sorted(machines)),
         summarize_energy([row.measured_energy for row in scored if row.measured_energy]),
         conditions,
+        {use: median(search.get(use, 0.0) for search in searches) for use in uses},
     )
 
 
@@ -319,6 +327,9 @@ def remarks(board: Scoreboard) -> list[str]:
     if any(row.samples > 1 for row in board.rows):
         lines.append(f"best of up to {max(row.samples for row in board.rows)} samples per problem")
     lines.append(f"total: {board.seconds:.0f} s of device time, {format_cost(board.cost) or 'no tokens'}")
+    if board.seconds_by_use:
+        parts = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in board.seconds_by_use.items())
+        lines.append(f"device time of a problem by use (medians): {parts}")
     lines += [board.conditions.summary, *describe_machines(board.machines)]
     if board.excluded:
         failed = sum(row.status in (NOT_RUN, NOT_JUDGED) for row in board.excluded)

@@ -92,10 +92,10 @@ async def _search(
     except BadInput as error:  # the task cannot be scored, or does not run
         result = Result(search.key, error=str(error), internal_error=isinstance(error, InternalError))
     finally:
-        steps, seconds = store.steps(), sum(store.device_seconds.values())
+        steps, by_use = store.steps(), store.device_seconds
         store.close()
     cost = model_costs.read(store.folder, steps).total
-    return LoggedResult(search.key, result, seconds, cost, author, ending)
+    return LoggedResult(search.key, result, sum(by_use.values()), by_use, cost, author, ending)
 
 
 def _first_failure(store: RunStore) -> Verdict | None:

@@ -38,7 +38,7 @@ from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
-from kernelpro.records import Finding, Severity
+from kernelpro.records import Finding, Graph, Severity, Target
 
 BACKENDS: tuple[Backend, ...] = (cpp.BACKEND, triton.BACKEND, cuda.BACKEND)
 Order = Literal["findings", "fixed", "random"]
@@ -54,6 +54,8 @@ class Playbook(Author):
     def __init__(self, order: Order = "findings", seed: int = 0):
         self.name = "playbook" if order == "findings" else f"playbook:{order}"
         self._order, self._seed = order, seed
+        self._known: tuple[Graph, Target, dict[str, Program]] | None = None
+        """The programs of the last graph: large ones take seconds."""
 
     def design_count(self, assignment: Assignment) -> int:
         """How many designs it can start from; 1 if there are none, so that `write` is called and reports
@@ -65,7 +67,7 @@ class Playbook(Author):
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
-        programs = _programs(assignment)
+        programs = self._programs(assignment)
         if assignment.action == "seed":
             return self._write_seed(assignment)
         assert assignment.parent
@@ -77,6 +79,17 @@ class Playbook(Author):
         if assignment.action == "debug":
             return self._fall_back(assignment, programs, design, backend)
         return self._improve(assignment, program, design, backend)
+
+    def _programs(self, assignment: Assignment) -> dict[str, Program]:
+        graph, target = assignment.graph, assignment.target
+        if graph is None:
+            reason = f": {assignment.graph_error}" if assignment.graph_error else ""
+            raise NoMoreProposals(
+                f"the playbook needs the task's operator graph, which could not be read{reason}"
+            )
+        if self._known is None or self._known[0] is not graph or self._known[1] != target:
+            self._known = graph, target, programs_of(graph, target)
+        return self._known[2]
 
     def _write_seed(self, assignment: Assignment) -> Draft:
         drafts = self.seed_drafts(assignment)
@@ -93,7 +106,7 @@ class Playbook(Author):
             languages = " or ".join(allowed)
             raise NoProposal(f"the playbook cannot write {assignment.target} kernels in {languages}")
         programs = {
-            form: program for form, program in _programs(assignment).items() if form not in PLAIN_FORMS
+            form: program for form, program in self._programs(assignment).items() if form not in PLAIN_FORMS
         }
         writer = ShapeWriter.of(assignment)
         drafts: dict[str, Draft] = {}
@@ -221,15 +234,6 @@ class ShapeWriter:
         except (NoProposal, ValueError, IndexError):  # the design does not suit the other shapes
             return None
         return generalize(sources, [program, *alike], free_only=not self.is_several)
-
-
-def _programs(assignment: Assignment) -> dict[str, Program]:
-    if assignment.graph is None:
-        reason = f": {assignment.graph_error}" if assignment.graph_error else ""
-        raise NoMoreProposals(
-            f"the playbook needs the task's operator graph, which could not be read{reason}"
-        )
-    return programs_of(assignment.graph, assignment.target)
 
 
 def _interleaved_seeds(

@@ -81,6 +81,7 @@ class Race:
         self._participant = self._bench.start_candidate()
         self._wait_for_teardown()
         self._bench.load_candidate(self._participant, self._default)
+        self._bench.turns.take(self._participant)
         return self._participant
 
     def _call(self, participant: Participant, number: Any, calls: int) -> list[list[float]]:

@@ -68,7 +68,12 @@ def fuse(graph: Graph, form: LibraryForm = "own") -> Program:
                 raise NoProposal(
                     "the playbook cannot split a loop over concatenated tensors read in another order"
                 ) from None
-            stored |= {error.node}
+            # a second failure: networks with many concatenations would need a retry for each
+            stored = _concatenating_nodes(graph) | {error.node} if stored else frozenset({error.node})
+
+
+def _concatenating_nodes(graph: Graph) -> frozenset[str]:
+    return frozenset(node.name for node in graph.nodes if node.op.split(".")[1:2] in (["cat"], ["stack"]))
 
 
 class _Fuser:

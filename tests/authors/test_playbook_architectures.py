@@ -1,0 +1,54 @@
+"""The CUDA kernels that the playbook writes compile for every architecture since Ampere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playbook_harness import make_task, operator_graph_of
+from test_playbook_families import FAMILIES
+
+from kernelpro.authors.author import NoProposal
+from kernelpro.authors.playbook.cuda.backend import BACKEND
+from kernelpro.authors.playbook.forms import programs_of
+from kernelpro.lab.languages.cuda import nvcc
+from kernelpro.records import Task
+
+ARCHITECTURES = ("80", "86", "89", "90a", "100a", "120a")
+TASKS: dict[str, Task] = {
+    "product": make_task("F.gelu(a @ b) + c", "torch.randn(256, 64), torch.randn(64, 128), torch.randn(128)"),
+    "convolution": make_task(
+        "self.n(F.relu(self.m(a)))",
+        "torch.randn(2, 16, 34, 34)",
+        "self.m = nn.ConvTranspose2d(16, 32, 3); self.n = nn.GroupNorm(4, 32)",
+    ),
+    **FAMILIES,
+}
+
+
+def cases() -> Iterator[Any]:
+    """The product, whose instructions depend on the architecture, for the oldest and the newest; the rest is
+    left to `make test-long`."""
+    for name in TASKS:
+        for architecture in ARCHITECTURES:
+            default = name == "product" and architecture in ("80", "120a")
+            yield pytest.param(name, architecture, marks=() if default else pytest.mark.long)
+
+
+@pytest.mark.skipif(nvcc() is None, reason="needs nvcc")
+@pytest.mark.parametrize(("name", "architecture"), list(cases()))
+def test_first_designs_compile(
+    name: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", architecture)
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+    try:
+        programs = programs_of(operator_graph_of(TASKS[name]), "cuda")
+        sources = [BACKEND.write(p, BACKEND.seeds(p)[0].design) for p in programs.values()]
+    except NoProposal as reason:
+        pytest.skip(f"not written in CUDA: {reason}")
+    for source in sources:
+        exec(source, {})
+    assert any(tmp_path.iterdir())
