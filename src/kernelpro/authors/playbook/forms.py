@@ -18,6 +18,8 @@ from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.records import Graph, Target
 
 PLAIN_FORMS = ("plain", "plain_library")
+_MAX_STAGES = 120
+"""More kernels take minutes to write and to compile, and their launches dominate."""
 
 
 def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
@@ -47,6 +49,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
 def _program(graph: Graph, form: LibraryForm) -> Program | None:
     """The program of a graph; None if the form is pointless: without library calls, or without stages."""
     program = fuse(graph, form)
+    if len(program.stages) > _MAX_STAGES:
+        raise NoProposal(f"the playbook would need {len(program.stages)} kernels, more than {_MAX_STAGES}")
     return program if form == "own" or (program.library_calls and program.stages) else None
 
 
