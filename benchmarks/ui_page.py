@@ -38,7 +38,7 @@ FRAMES = """(async (zoom) => {
   const tree = window.kernelpro.tree;
   tree.moved = true;
   tree.fit();
-  if (zoom) { tree.view.zoom = zoom; tree.centre(tree.nodes.get(tree.meta.best)); }
+  if (zoom) { tree.view.zoom = tree.view.across = zoom; tree.centre(tree.nodes.get(tree.meta.best)); }
   const times = [];
   for (let k = 0; k < 60; k++) {
     await new Promise((done) => requestAnimationFrame(done));

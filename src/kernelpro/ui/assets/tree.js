@@ -20,7 +20,7 @@ export class TreeView {
     this.order = [];
     this.open = new Set();
     this.meta = { best: 0, pinned: 0, closed: new Set(), path: new Set() };
-    this.view = { x: 40, y: 0, zoom: 1 };
+    this.view = { x: 40, y: 0, zoom: 1, across: 1 }; // rows and levels have scales of their own: large trees are tall
     this.selected = null;
     this.hovered = null;
     this.onlyPassed = false;
@@ -46,6 +46,7 @@ export class TreeView {
     if (meta) {
       const path = new Set();
       for (let at = this.steps.get(meta.best); at && !path.has(at.n); at = this.steps.get(at.p)) path.add(at.n);
+      if (meta.best !== this.meta.best && !this.moved) this.stale = true;
       this.meta = { ...meta, closed: new Set(meta.closed), path };
       this.hidden = null;
     }
@@ -128,25 +129,32 @@ export class TreeView {
   // --- the view --------------------------------------------------------------------------------------------
 
   place(node) {
-    return [this.view.x + node.level * LEVEL * this.view.zoom, this.view.y + node.row * ROW * this.view.zoom];
+    return [this.view.x + node.level * LEVEL * this.view.across, this.view.y + node.row * ROW * this.view.zoom];
   }
 
-  /* The whole tree if it can be read, else its end at a scale that can. */
+  /* The scales at which all levels and all rows are in view. */
+  fitting(most) {
+    const across = Math.min(most, (this.width - 190) / (LEVEL * Math.max(1, this.levels)));
+    const down = Math.min(most, (this.height - 48) / (ROW * Math.max(1, this.rows - 1)));
+    return [Math.max(0.002, across), Math.max(0.0005, down)];
+  }
+
+  /* The whole tree if it can be read, else its best step at a scale that can. */
   follow() {
-    const zoom = Math.min(1, (this.width - 190) / (LEVEL * Math.max(1, this.levels)), (this.height - 44) / (ROW * Math.max(1, this.rows - 1)));
-    if (zoom >= 0.5 || this.rows < 2) return this.fit();
-    this.view.zoom = 0.62;
-    const last = this.nodes.get(this.meta.best) || this.order[this.order.length - 1];
-    this.centre(last, 0.62);
+    const [across, down] = this.fitting(1);
+    if ((across >= 0.45 && down >= 0.5) || this.rows < 2) return this.fit();
+    Object.assign(this.view, { zoom: 0.62, across: 0.62 });
+    this.centre(this.nodes.get(this.meta.best || -1) || this.order[this.order.length - 1], 0.62);
     const high = ROW * (this.rows - 1) * this.view.zoom;
     if (high < this.height - 48) this.view.y = (this.height - high) / 2;
   }
 
   fit() {
     if (this.stale) this.layout();
-    const zoom = Math.min(1.15, (this.width - 190) / (LEVEL * Math.max(1, this.levels)), (this.height - 48) / (ROW * Math.max(1, this.rows - 1)));
-    this.view.zoom = Math.max(0.002, zoom);
-    const [wide, high] = [LEVEL * this.levels * this.view.zoom, ROW * (this.rows - 1) * this.view.zoom];
+    const [across, down] = this.fitting(1.15);
+    Object.assign(this.view, { across, zoom: down < 0.4 ? down : Math.min(across, down) || down });
+    if (this.view.zoom >= 0.4) this.view.across = Math.max(this.view.zoom, Math.min(across, 1));
+    const [wide, high] = [LEVEL * this.levels * this.view.across, ROW * (this.rows - 1) * this.view.zoom];
     this.view.x = Math.max(44, (this.width - wide - 130) / 2);
     this.view.y = Math.max(26, (this.height - high) / 2);
     this.paint();
@@ -161,9 +169,10 @@ export class TreeView {
   }
 
   zoomBy(factor, x = this.width / 2, y = this.height / 2) {
-    const zoom = Math.max(0.002, Math.min(3, this.view.zoom * factor));
-    const real = zoom / this.view.zoom;
-    this.view = { x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real, zoom };
+    const { view } = this;
+    const zoom = Math.max(0.0005, Math.min(3, view.zoom * factor));
+    const across = Math.max(zoom, Math.min(1, Math.max(0.002, view.across * factor)));
+    this.view = { x: x - (x - view.x) * (across / view.across), y: y - (y - view.y) * (zoom / view.zoom), zoom, across };
     this.moved = true;
     this.paint();
   }
@@ -337,10 +346,10 @@ export class TreeView {
     pen.setTransform(this.dense, 0, 0, this.dense, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
     const visibleNodes = [];
-    const [wide, high] = [LEVEL * view.zoom, ROW * view.zoom];
+    const [wide, high] = [LEVEL * view.across, ROW * view.zoom];
     const plain = new Path2D();
     const strong = new Path2D();
-    const far = high < 6;
+    const far = high < 6 && this.order.length > 1500;
     const brackets = []; // far out, one vertical line for all children of a node
     const dots = new Set(); // far out, steps of one pixel are painted once
     for (const node of this.order) {
@@ -499,7 +508,7 @@ export class TreeView {
       pen.strokeStyle = colour;
       pen.stroke();
     }
-    const phase = still.matches ? 0.35 : (time % 1400) / 1400;
+    const phase = still.matches || !this.live ? 0.35 : (time % 1400) / 1400;
     for (const n of this.open) {
       const node = this.nodes.get(n);
       if (!node) continue;
