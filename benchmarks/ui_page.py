@@ -134,12 +134,15 @@ def long_stream(browser: Browser, server: PageServer, pid: int, seconds: float) 
     browser.value(OBSERVE)
     browser.events.clear()
     first, delays = memory(browser, pid), []
+    heaps = [first["heap of the page, MiB"]]
     start, begun = time.monotonic(), written[0]
     while time.monotonic() - start < seconds:
         last, at = store.last_event, time.monotonic()
         Page(browser, server).until(f"Number(document.querySelector('#log').dataset.last) >= {last}")
         delays.append(1000 * (time.monotonic() - at))
         browser.events.clear()
+        if (time.monotonic() - start) // 60 >= len(heaps):
+            heaps.append(memory(browser, pid)["heap of the page, MiB"])
         time.sleep(1.0)
     elapsed = time.monotonic() - start
     second = memory(browser, pid)
@@ -147,6 +150,7 @@ def long_stream(browser: Browser, server: PageServer, pid: int, seconds: float) 
     ended.set()
     writer.join()
     return {
+        "heap of the page by minute, MiB": heaps,
         "seconds": elapsed,
         "events per second": rate,
         "from the store to the page, median ms": statistics.median(delays),
@@ -179,7 +183,8 @@ def main() -> None:
     for title in ("large run", "stream"):
         print(title)
         for name, value in result[title].items():  # type: ignore[attr-defined]
-            print(f"  {name:55} {value:10.1f}")
+            values = value if isinstance(value, list) else [value]
+            print(f"  {name:55} {'  '.join(f'{number:.1f}' for number in values):>10}")
 
 
 if __name__ == "__main__":
