@@ -133,7 +133,7 @@ setInterval(() => state.status && panels.showElapsed(state.status, state.offset)
 
 let chart = null;
 let chartDue = 0;
-let [chartCost, chartDraws] = [0, 0];
+let [chartCost, chartDraws, chartKey] = [0, 0, ""];
 const chartSoon = () => { chartDue ||= setTimeout(drawChart, chart ? Math.max(1000, 20 * chartCost) : 0); };
 
 function points() {
@@ -156,6 +156,9 @@ function drawChart() {
   const status = state.status;
   const progress = points();
   if (!status || !progress.length || document.hidden) return;
+  const key = JSON.stringify([progress.map((point) => [point.step, point.ms, point.dollars, state.by === "time" && point.seconds]), status.baselines, status.floor_ms, status.best?.n, state.by, place.clientWidth, place.clientHeight, look().ink]);
+  if (key === chartKey) return; // a step was saved again: nothing to draw
+  chartKey = key;
   const start = performance.now();
   if (chart && ++chartDraws % FRESH === 0) { // the library keeps some kilobytes of every option: a page may be open for days
     chart.dispose();
