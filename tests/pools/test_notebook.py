@@ -135,24 +135,27 @@ print(kernelpro.judge(net, ["candidate.py"], inputs=[x], target="cpu", options=e
     assert "passed" in said.splitlines(), said
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        (
-            "class Net(nn.Module): pass",
-            "cannot be pickled for a worker: Can't pickle",
-        ),  # net is of the class before
-        ("net.last = lambda x: x", "cannot be pickled for a worker: Can't"),
-        (
-            "log = open('log', 'w')\ndef kept(x):\n    log.write('x')\n    return x\nnet = kept",
-            "log (TextIOWrapper) is referenced and cannot be",
-        ),
-        (
-            "def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()",
-            "is not defined at the top level",
-        ),
-    ],
-)
-def test_what_cannot_be_had_again_is_one_line(cell: str, words: str, tmp_path: Path) -> None:
-    said = in_ipython([*CELLS, cell, REFUSED], tmp_path)
-    assert any(line.startswith("told: ") and words in line for line in said.splitlines()), said
+REFUSALS = {
+    "class Net(nn.Module): pass": "cannot be pickled for a worker: Can't pickle",  # net is of the class before
+    "net.last = lambda x: x": "cannot be pickled for a worker: Can't",
+    "log = open('log', 'w')\ndef kept(x):\n    log.write('x')\n    return x\nnet = kept": (
+        "log (TextIOWrapper) is referenced and cannot be"
+    ),
+    "def made():\n    class Net(nn.Module): pass\n    return Net()\nnet = made()": (
+        "is not defined at the top level"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one shell says to each cell, after all cells before it were run anew."""
+    cells = [[*CELLS, cell, "print('next')", REFUSED] for cell in REFUSALS]
+    said = in_ipython([cell for group in cells for cell in group], tmp_path_factory.mktemp("shell"))
+    return dict(zip(REFUSALS, said.split("next\n")[1:], strict=True))
+
+
+@pytest.mark.parametrize("cell", REFUSALS)
+def test_what_cannot_be_had_again_is_one_line(cell: str, refusals: dict[str, str]) -> None:
+    (told,) = (line for line in refusals[cell].splitlines() if line.startswith("told: "))
+    assert REFUSALS[cell] in told
