@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # the process that only hands out tests needs no torch
     from kernelpro.lab.jobs import JobRunner
     from kernelpro.lab.sandbox.launcher import SandboxLauncher
 
+gc.disable()  # until all tests are imported: little of that is garbage
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["ONEDNN_JIT_PROFILE"] = (
     "0"  # a worker lives in this process: it would leave a list of what it compiled in /tmp
@@ -179,6 +181,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: judging a new task collects garbage, and need not look through all of it."""
+    gc.enable()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # libraries report what is left at the end
 
 
 @pytest.fixture(scope="session")
