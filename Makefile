@@ -53,8 +53,8 @@ test test-long: export PYTHONDONTWRITEBYTECODE =
 TEST_PROCESSES = 4
 RETRY = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "together and not long" -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder --durations=15 || $(RETRY)
-	$(BIN)/python -m pytest -q -m "alone and not long" --durations=40 || $(RETRY)
+	$(BIN)/python -m pytest -q -m "together and not long" -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder || $(RETRY)
+	$(BIN)/python -m pytest -q -m "alone and not long" || $(RETRY)
 
 # More tests of the same kinds, and the slowest ones.
 test-long: $(VENV)/.dev

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -187,6 +187,12 @@ def pytest_collection_finish() -> None:
     """What was imported stays: judging a new task collects garbage, and need not look through all of it."""
     gc.enable()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    import slowest
+
+    slowest.show(terminalreporter, config)
 
 
 def pytest_sessionfinish() -> None:
