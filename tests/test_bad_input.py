@@ -136,7 +136,9 @@ def test_a_bad_task_is_one_line_and_exit_code_2(text: str | None, message: str, 
         task.write_text(text)
     done = kernelpro("judge", str(task), str(BAD / "good.py"), "--target", "cpu")
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr
+    # on a busy machine it also says what it waits for
+    (told,) = (line for line in done.stderr.splitlines() if not line.endswith("good.py: building"))
+    assert message in told
 
 
 @pytest.mark.parametrize(
