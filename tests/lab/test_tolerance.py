@@ -182,3 +182,16 @@ def test_the_only_value_that_a_relu_leaves_of_a_row_may_have_lost_what_cancelled
     assert measure_errors([skipped], [truth]).element > 0.1, (
         "a row of a hundredth of the usual size is not forgotten"
     )
+
+
+def test_not_a_number_stands_for_infinity_only_where_allowed() -> None:
+    truth = [torch.tensor([1.0, torch.inf, -torch.inf], dtype=torch.float64)]
+    compensated, other_sign = (
+        torch.tensor([1.0, torch.nan, -torch.inf]),
+        torch.tensor([1.0, torch.inf, torch.inf]),
+    )
+    undefined = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    assert measure_errors([compensated], truth).norm == torch.inf
+    assert measure_errors([compensated], truth, nan_is_infinite=True).norm == 0
+    for wrong in (other_sign, undefined):
+        assert measure_errors([wrong], truth, nan_is_infinite=True).norm == torch.inf

@@ -43,7 +43,7 @@ from kernelpro.lab.measure.rounds import Rounds
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
+from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS, WITH_INFINITIES
 from kernelpro.records import Candidate, Energy, Measurement, Options, Status, Verdict
 
 _AS_GIVEN_CALLS = 3
@@ -392,7 +392,7 @@ class Judge:
         if self.bench.plan.layout.frees_before_check:
             self.bench.turns.take(None)
         truth = self.bench.oracle.expected(seed, distribution)
-        errors = measure_errors(outputs, truth)
+        errors = measure_errors(outputs, truth, nan_is_infinite=distribution in WITH_INFINITIES)
         share = limit.share_used(errors)
         if share > 1:
             what = wording.wrong_output(outputs, truth, errors, limit)

@@ -46,11 +46,16 @@ class Errors:
         return Errors(max(self.norm, other.norm), max(self.element, other.element), where)
 
 
-def measure_errors(outputs: Expected, truth: Expected, locate: bool = False) -> Errors:
-    """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is."""
+def measure_errors(
+    outputs: Expected, truth: Expected, locate: bool = False, nan_is_infinite: bool = False
+) -> Errors:
+    """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is.
+
+    `nan_is_infinite`: not a number is as good as infinity, which compensated sums make of it.
+    """
     worst = Errors(0.0, 0.0)
     for comparison in _comparisons(outputs, truth):
-        worst = worst.combine(comparison.errors(locate))
+        worst = worst.combine(comparison.errors(locate, nan_is_infinite))
     return worst
 
 
@@ -174,14 +179,14 @@ class _Comparison:
                 break
         return Scale(size, count, masked, is_float)
 
-    def errors(self, locate: bool) -> Errors:
+    def errors(self, locate: bool, nan_is_infinite: bool) -> Errors:
         scale = self.scale()
         if not scale.count:
             return Errors(0.0, 0.0)
         if not scale.is_float:
             wrong = sum(float((piece.value != piece.right).sum()) for piece in self.pieces()) / scale.count
             return Errors(wrong, wrong, f"{self._label}{wrong:.2%} of the elements differ" if wrong else "")
-        if scale.masked and (where := self._first_bad()):
+        if scale.masked and (where := self._first_bad(nan_is_infinite)):
             return Errors(math.inf, math.inf, where)
         norms, worst, where = list[torch.Tensor](), list[torch.Tensor](), ""
         largest = -1.0
@@ -198,12 +203,13 @@ class _Comparison:
             return Errors(math.inf, math.inf, where) if error else Errors(0.0, 0.0)
         return Errors(error / scale.size, math.inf if math.isnan(element) else element, where)
 
-    def _first_bad(self) -> str:
+    def _first_bad(self, nan_is_infinite: bool = False) -> str:
         """The first value that is finite where the truth is not, or the reverse; empty where there is
         none."""
         for piece in self.pieces():
             value, right = piece.value, piece.right
-            same = (value == right) | (value.isnan() & right.isnan())
+            undefined = ~torch.isfinite(right) if nan_is_infinite else right.isnan()
+            same = (value == right) | (value.isnan() & undefined)
             bad = torch.where(torch.isfinite(right), ~torch.isfinite(value), ~same)
             if bool(bad.any()):
                 return self._worst_of(piece, bad.double())

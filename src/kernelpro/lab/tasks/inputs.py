@@ -11,6 +11,7 @@ import torch
 
 AS_GIVEN = "as given"
 ODD_ROWS, INFINITIES, NEGATIVE_INFINITIES = "odd rows", "infinities", "negative infinities"
+WITH_INFINITIES = (INFINITIES, NEGATIVE_INFINITIES)
 DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, INFINITIES)
 FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
 """What a task gets where it does not suit the distribution: one that overflows, or where infinities of both
@@ -53,7 +54,7 @@ def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int, in_place: 
         return _with_spikes(leaf, *_SPIKE_EXPONENTS[distribution], generator)
     if distribution == ODD_ROWS:
         return _with_odd_rows(leaf, generator)
-    if distribution in (INFINITIES, NEGATIVE_INFINITIES):
+    if distribution in WITH_INFINITIES:
         return _with_infinities(leaf, distribution == NEGATIVE_INFINITIES, generator)
     return leaf.mul_({"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution])
 
