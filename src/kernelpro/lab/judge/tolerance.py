@@ -15,7 +15,7 @@ least 8.
 Inputs with odd rows (offsets, constants) expose cancellation, not precision: there `allowed` is never below
 the error that a plain sum makes of the differences from an offset, nor below that of inputs that are off by
 a rounding, and the limit is 4 * allowed. On inputs with infinities the output must be finite exactly where
-the oracle is, and infinite with its sign or not a number elsewhere: a compensated sum turns infinity into NaN.
+the oracle is, and infinite with its sign or not a number elsewhere: compensated sums turn infinity into NaN.
 
 Where float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
 Its error is then measured against float64 in host memory, and is part of `allowed`.
