@@ -24,11 +24,11 @@ def test_memory_that_the_judge_lacks_is_not_charged_to_the_candidate(
 ) -> None:
     calls: list[int] = []
 
-    def full_at_first(outputs: Any, truth: Any, locate: bool = False) -> Errors:
+    def full_at_first(outputs: Any, truth: Any, **options: Any) -> Errors:
         calls.append(1)
         if len(calls) <= full_calls:
             raise torch.OutOfMemoryError
-        return measure_errors(outputs, truth, locate)
+        return measure_errors(outputs, truth, **options)
 
     full_calls = 1
     assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
