@@ -403,7 +403,7 @@ class RunStore:
             self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nothing of the block may be written
             self._db.execute("ROLLBACK")
             raise
         with _readable_errors(self.folder):
