@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from report.browser import Browser  # noqa: E402
+from ui.generated_runs import record  # noqa: E402
 from ui.page_server import Page, PageServer, serving  # noqa: E402
-from ui.recorded import record  # noqa: E402
 
 from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.records.events import StepProgress  # noqa: E402

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 HELPERS = r"""
 #include <algorithm>
 #include <cmath>
@@ -35,6 +37,11 @@ static inline float fast_exp(float x) {  // branch-free, so that loops with it v
 FLAGS = ("-fno-trapping-math", "-fno-math-errno")
 """Without them selects are branches."""
 STATIC = "#pragma omp parallel for schedule(static)"
+PARAMETERS = (
+    "self.weight = nn.Parameter(torch.randn(sizes[0]))\nself.bias = nn.Parameter(torch.randn(sizes[0]))"
+)
+COPIES = ("cpu_excess_traffic", "cpu_unfused_chain")
+"""The diagnostics that find a copy of an input."""
 
 
 def candidate(source: str, forward: str, parameters: str = "", arguments: str = "*sizes") -> str:
@@ -57,3 +64,10 @@ def schedule(rows: str, defects: frozenset[str], share: int) -> str:
     if "imbalance" in defects:
         return f"#pragma omp parallel for schedule(static, std::max<int64_t>(1, {rows} * {share} / 100))"
     return STATIC
+
+
+def sizes(rng: random.Random, elements: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of a matrix with about so many elements."""
+    dim = 64 * rng.choice((4, 8, 12, 16, 24, 32, 48, 64))
+    rows = rng.randrange(*elements) // dim
+    return max(64, rows // 16 * 16), dim

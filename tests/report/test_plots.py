@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from report import made_runs
-from ui.recorded import ACCOUNT
+from ui.generated_runs import ACCOUNT
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from report import made_runs
-from ui.recorded import record
+from ui.generated_runs import record
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records.events import HintGiven, NodePinned, Note, SteeringApplied

@@ -1,4 +1,4 @@
-"""Every view of the live page in a real browser, on a recorded run of 230 steps."""
+"""Every view of the live page in a real browser, on a generated run of 230 steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from report import made_runs
 from report.browser import PROGRAM, Browser
+from ui.generated_runs import record
 from ui.page_server import Page, PageServer, serving
-from ui.recorded import record
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records.events import HintGiven, Note, StepProgress
@@ -53,20 +53,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     (bench / "scoreboard.json").write_text(json.dumps({"evaluated": "playbook", "rows": rows}))
     with serving(home) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    made = Browser(tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def page(browser: Browser, server: PageServer) -> Page:
-    browser.open(server.address)
-    browser.events.clear()
-    return Page(browser, server)
 
 
 VIEWS = (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from report.browser import PROGRAM, Browser
+from ui.generated_runs import record
 from ui.page_server import PageServer, serving
-from ui.recorded import record
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records.events import HintGiven

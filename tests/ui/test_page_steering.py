@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from engine.steered_run import Lab, config, kernel
-from report.browser import PROGRAM, Browser
+from report.browser import PROGRAM
 from ui.page_server import Page, PageServer, own_locks, serving, wait_until
 
 from kernelpro.authors.author import Assignment, Author, Draft
@@ -48,20 +48,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
     (home / "runs").mkdir()
     with serving(home) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    made = Browser(tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def page(browser: Browser, server: PageServer) -> Page:
-    browser.open(server.address)
-    browser.events.clear()
-    return Page(browser, server)
 
 
 class Patient(Author):

@@ -9,7 +9,6 @@ import * as panels from "./panels.js";
 const { root, run, hints } = document.body.dataset;
 const api = `/api/runs/${encodeURIComponent(root)}/${encodeURIComponent(run)}`;
 const LOG_LINES = 300;
-const FRESH = 50; // draws after which the chart is made anew
 const LARGE = 1500; // points of the chart: beyond, failures are thinned out
 
 export const state = { steps: new Map(), seconds: {}, status: null, process: {}, by: "step", offset: 0, ready: false };
@@ -133,7 +132,7 @@ setInterval(() => state.status && panels.showElapsed(state.status, state.offset)
 
 let chart = null;
 let chartDue = 0;
-let [chartCost, chartDraws, chartKey] = [0, 0, ""];
+let [chartCost, chartKey] = [0, ""];
 const chartSoon = () => { chartDue ||= setTimeout(drawChart, chart ? Math.max(1000, 20 * chartCost) : 0); };
 
 function points() {
@@ -160,10 +159,6 @@ function drawChart() {
   if (key === chartKey) return; // a step was saved again: nothing to draw
   chartKey = key;
   const start = performance.now();
-  if (chart && ++chartDraws % FRESH === 0) { // the library keeps some kilobytes of every option: a page may be open for days
-    chart.dispose();
-    chart = null;
-  }
   chart ||= echarts.init(place, null, { renderer: "canvas" });
   const wanted = new Set(progress.map((point) => point.step));
   const steps = [...wanted].map((n) => panels.asReportStep(state.steps.get(n), status));

@@ -1,4 +1,4 @@
-"""Recorded runs of any size: trees that a real policy chose, with steps, events and transcripts as the engine stores them."""
+"""Generated runs of any size: trees that a real policy chose, with steps, events and transcripts as the engine stores them."""
 
 from __future__ import annotations
 
