@@ -100,3 +100,12 @@ def test_bursts_are_as_long_as_memory_allows() -> None:
     calls = [plan(sizes(size, size), 80).burst_calls for size in (0.1, 0.5, 1, 2, 4, 8)]
     assert calls[0] == 16 and calls == sorted(calls, reverse=True) and 1 not in calls
     assert plan(sizes(0.1, 0.1), 80, target="cpu").burst_calls == 0
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1.07, 3.22), (0.3, 5.0), (2.0, 2.0), (4.0, 0.1)])
+def test_a_burst_fits_beside_everything_else(inputs: float, outputs: float) -> None:
+    result = plan(sizes(inputs, outputs), 150)
+    regions = (result.layout.candidate_sets + result.layout.baseline_sets + 1) * inputs
+    kept = result.retained_bytes / GB + 2 * outputs  # in both children, with one more output each
+    own = result.burst_calls * (inputs + outputs) + 2 * (inputs + outputs)  # the batch, and a float64 truth
+    assert regions + kept + own + result.cache_bytes / GB + FIXED_GB <= 150

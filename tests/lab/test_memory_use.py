@@ -6,21 +6,22 @@ import pytest
 import torch
 
 from kernelpro.lab.judge.memory_use import MemoryUse
-from kernelpro.lab.measure.memory_plan import GB
+from kernelpro.lab.measure.memory_plan import GB, Layout, MemoryPlan
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import BadInput, Status
 
 pytestmark = pytest.mark.together
-SHARE = 120 * GB
+PLAN = MemoryPlan(Layout(2, 2), 150 * GB, 120 * GB, 0, 0, retained_bytes=4 * GB)
+"""120 GB for the candidate; outputs that it keeps for the judge are not charged to it."""
 CHILD = "forward raised OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.\nGPU 0 has more"
 
 
 def blame(error: Exception, taken_gb: float) -> None:
     """Raise what follows from an error after the candidate has taken so much."""
     in_use = [7 * GB]
-    use = MemoryUse(SHARE, lambda: in_use[0])
+    use = MemoryUse(PLAN, lambda: in_use[0])
     with use.blaming():
-        in_use[0] += int(taken_gb * GB)
+        in_use[0] += int(taken_gb * GB) + PLAN.retained_bytes
         raise error
 
 

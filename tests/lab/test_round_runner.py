@@ -65,6 +65,10 @@ class Lending:
 
     def __init__(self, error: Exception | None = None, distinct: bool = True, proven: bool = True):
         self.error, self.distinct, self.proven, self.asked = error, distinct, proven, 0
+        self.released, self.process = 0, SimpleNamespace(has_ended=lambda: False)
+
+    def release_memory(self, seconds: float) -> None:
+        self.released += 1
 
     def prepare_round(self, seconds: float, **settings: Any) -> None:
         pass
@@ -84,7 +88,7 @@ class Lending:
         (Lending(torch.OutOfMemoryError("of the judge")), "the device has too little memory for bursts"),
         (
             Lending(CandidateRejected(Status.CRASHED, "CUDA out of memory")),
-            "the candidate has too little memory for bursts",
+            "the device has too little memory for bursts",
         ),
         (Lending(distinct=False), "its outputs share memory"),
         (Lending(proven=False), "candidate has too many launches for bursts"),
@@ -115,6 +119,7 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
     assert race.burst_skip_reason == reason and child.asked == (1 if reason else 3)
     kinds = Counter(sample.kind for sample in rounds.samples["candidate"])
     assert kinds == ({"queued": 3} if reason else {"burst": 3}), "other calls take their place"
+    assert child.released == baselines.participant.released == ("memory" in reason and bool(child.error))
 
 
 def test_a_candidate_of_long_calls_has_no_bursts() -> None:

@@ -266,7 +266,7 @@ class Judge:
             self.wait_for_teardown()
             if guarded:
                 guarded.wait_until_started()
-        memory = MemoryUse(self.bench.plan.candidate_bytes, lambda: self._memory_in_use(participant))
+        memory = MemoryUse(self.bench.plan, lambda: self._memory_in_use(participant))
         try:
             with memory.blaming():
                 facts = self._measure(participant, state, memory)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelpro.lab.measure.memory_plan import GB
+from kernelpro.lab.measure.memory_plan import GB, MemoryPlan
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import BadInput, Status
 
@@ -20,10 +20,9 @@ _NOTICEABLE = 64 << 20
 class MemoryUse:
     """What a candidate has taken of the memory that the plan leaves to it."""
 
-    def __init__(self, share: int, in_use: Callable[[], int]):
-        """`share`: bytes that are left to the candidate. `in_use`: bytes that all processes but the judge
-        use."""
-        self._share, self._in_use = share, in_use
+    def __init__(self, plan: MemoryPlan, in_use: Callable[[], int]):
+        """`in_use`: bytes that all processes but the judge use."""
+        self._share, self._retained, self._in_use = plan.candidate_bytes, plan.retained_bytes, in_use
         self._before = in_use()
         self.peak_bytes = 0
 
@@ -47,7 +46,7 @@ class MemoryUse:
         except (torch.OutOfMemoryError, BadInput) as error:  # of the judge; of a baseline
             if isinstance(error, BadInput) and "out of memory" not in str(error).lower():
                 raise
-            self.record()
+            self.record(self._retained)
             if self.peak_bytes <= self._share:
                 raise torch.OutOfMemoryError(str(error)) from None
             reason = f"it allocated {self._figures()}; the rest is needed to check its answers"
@@ -58,7 +57,7 @@ class MemoryUse:
 
     def _explain(self, reason: str) -> Exception:
         """Of a candidate that ran out of memory: not its fault where its share was not there."""
-        self.record()
+        self.record(self._retained)
         match = _REQUESTED.search(reason)
         requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
         if match and self.peak_bytes + requested < self._share - _NOTICEABLE:

@@ -102,6 +102,8 @@ class MemoryPlan:
     """For inputs and expected outputs that are used again."""
     burst_calls: int
     """Most calls of a burst; 0: there are no bursts."""
+    retained_bytes: int = 0
+    """Most memory of outputs that candidate and baselines keep at the judge's request."""
 
     @property
     def given_up(self) -> str:
@@ -186,6 +188,7 @@ class _Parts:
 
         guarded = 0 if layout.baseline_sets == 0 else 1
         self.regions = (layout.candidate_sets + layout.baseline_sets + guarded) * sizes.inputs
+        self.retained_bytes = retained(layout.candidate_sets) + retained(layout.baseline_sets)
         self.candidate = sizes.working + retained(layout.candidate_sets)
         """Of a candidate that needs as much as the reference."""
         self.baseline = sizes.working + retained(layout.baseline_sets)
@@ -230,11 +233,14 @@ def _complete(
     cache = max(0, min(left // 2, int(_CACHE_SHARE * budget)))
     truth = 0 if layout.frees_before_check else parts.truth
     others = fixed + cache + int(_SLACK * (parts.regions + parts.beside + truth))
-    # of each call in a burst: its inputs, its outputs in the child, and a copy of them
-    calls = int((budget - others - sizes.working) / (_SLACK * (sizes.inputs + 2 * sizes.outputs)))
+    # of each call in a burst: its inputs, its outputs in both children, whose allocators keep that memory,
+    # and a copy of them
+    calls = int((budget - others - parts.candidate) / (_SLACK * (sizes.inputs + 3 * sizes.outputs)))
     calls = min(layout.candidate_sets, calls) if target == "cuda" and not layout.takes_turns else 0
     candidate = free - others - int(_SLACK * parts.own)
-    return MemoryPlan(layout, free, max(0, candidate), cache, calls if calls >= 2 else 0)
+    calls = calls if calls >= 2 else 0
+    retained = parts.retained_bytes + 2 * calls * sizes.outputs
+    return MemoryPlan(layout, free, max(0, candidate), cache, calls, retained)
 
 
 def _gb(count: int) -> str:

@@ -17,6 +17,7 @@ from kernelpro.lab.measure.errors import Errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.rounds import Rounds, was_slowed
 from kernelpro.lab.measure.samples import Kind, Sample
+from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox import gpu
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN
@@ -270,6 +271,7 @@ class RoundRunner:
         """A burst of the candidate, whose outputs are verified, or of a baseline."""
         seconds, spec = self._bench.options.call_timeout, self._bench.output_spec
         assert isinstance(participant, CudaParticipant)
+        out_of_memory = False
         try:
             batch = [self._bench.inputs(seed) for seed in seeds]
             if name != "candidate":
@@ -282,16 +284,24 @@ class RoundRunner:
                 sample = result.sample
                 for seed, outputs in zip(seeds, result.outputs, strict=True):
                     self._accuracy = self._accuracy.combine(self._check(outputs, seed, AS_GIVEN))
-        except torch.OutOfMemoryError:  # of the judge, which holds all inputs, outputs and truths of a burst
-            torch.cuda.empty_cache()
-            raise _NoBursts("the device has too little memory for bursts") from None
-        except CandidateRejected as error:
-            if "out of memory" not in error.reason:
+        except (CandidateRejected, BadInput, torch.OutOfMemoryError) as error:
+            # of the candidate, a baseline, or the judge, which holds inputs, outputs and truths of a burst
+            if "out of memory" not in str(error).lower() and not isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise _NoBursts("the candidate has too little memory for bursts") from None
+            out_of_memory = True
+        if out_of_memory:  # outside the handler, whose frames hold memory
+            self._release_memory(participant)
+            raise _NoBursts("the device has too little memory for bursts")
         if self.prelaunch and not sample.proven:
             raise _NoBursts(f"{name} has too many launches for bursts")
         return sample
+
+    def _release_memory(self, participant: Participant) -> None:
+        """Free what the outputs of a burst took: the allocators of candidate and baselines keep it."""
+        turns = Turns(True, self._bench.options.call_timeout)
+        for process in (participant, self._baselines.participant, None):
+            turns.take(process)
+        torch.cuda.empty_cache()
 
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
         seconds = self._bench.options.call_timeout

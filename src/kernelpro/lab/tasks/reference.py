@@ -25,8 +25,9 @@ from kernelpro.records import BadInput, Precision, Task
 _LARGE_BYTES = 64 << 20
 """Models whose parameters take more are constructed on the GPU: a CPU draws a gigabyte in a second or two, in
 each of the judge's processes."""
-_MIN_FREE = 16
-"""Of their size must be free on the GPU for that: the judge keeps one more copy of them there."""
+_MIN_FREE = 8
+"""So many times their size must be free on the GPU for that. The judge, the candidate and the baselines hold
+four copies, and the oracle one in float64."""
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """Significant bits of each floating type."""
 
