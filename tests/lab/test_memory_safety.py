@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 import pytest
@@ -28,6 +28,13 @@ class GuardedJudge:
         self.bench.open(lambda stage: None)
         self._judge = Judge(self.bench, lambda stage: None)
         self._judge.prepare(timed=False)
+        self._builds = worker._builds
+
+    def build(self, sources: Iterable[str]) -> None:
+        """Start to build these candidates."""
+        bench = self.bench
+        for source in sources:
+            self._builds.begin(Candidate(source, "faulty"), bench.target, bench.options, bench.task)
 
     def check(self, source: str) -> str:
         """What is wrong with a candidate, the note on it, or nothing."""
@@ -65,12 +72,17 @@ SOME = (("output", "after", "row"), ("scratch", "before", "element"))
 
 def _require_found(judge: GuardedJudge, language: str) -> None:
     """Every store out of bounds is found and described; the same kernel without it passes."""
-    assert judge.check(write_kernel(language, "output", "after", 0)) == ""
-    for buffer, side, reach in SOME if language == "load_inline" else ALL:
-        count = REACHES[reach]
+    honest = write_kernel(language, "output", "after", 0)
+    faulty = {
+        case: write_kernel(language, case[0], case[1], REACHES[case[2]])
+        for case in (SOME if language == "load_inline" else ALL)
+    }
+    judge.build([honest, *faulty.values()])
+    assert judge.check(honest) == ""
+    for (buffer, side, reach), source in faulty.items():
         edge = "after the end" if side == "after" else "before the start"
-        reason = judge.check(write_kernel(language, buffer, side, count))
-        expected = f"writes out of bounds: {4 * count} bytes {edge} of {BUFFERS[buffer]} ("
+        expected = f"writes out of bounds: {4 * REACHES[reach]} bytes {edge} of {BUFFERS[buffer]} ("
+        reason = judge.check(source)
         assert reason.startswith(expected), (buffer, side, reach, reason)
 
 
