@@ -88,6 +88,35 @@ at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long afte
 """
 extension = load_inline("faulty_scale", SOURCE, functions=["scale"], extra_cflags=["-O1"], no_implicit_headers=True)
 '''
+_INLINE_CUDA = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <ATen/ops/empty_like.h>
+__global__ void scale_kernel(const float* x, const float* w, const float* y, float* scratch, float* out,
+                             float* bad, long start, long count) {
+    for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < 64 * 250; i += gridDim.x * blockDim.x)
+        out[i] = (scratch[i] = x[i] * w[i % 250]) + y[i];
+    for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+        bad[start + i] = 1.5f + i;
+}
+at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long after, long count) {
+    auto out = at::empty_like(x), scratch = at::empty_like(x);
+    at::Tensor bad = which == 0 ? out : which == 1 ? y : which == 2 ? w : scratch;
+    scale_kernel<<<32, 256>>>(
+        x.data_ptr<float>(), w.data_ptr<float>(), y.data_ptr<float>(), scratch.data_ptr<float>(),
+        out.data_ptr<float>(), bad.data_ptr<float>(), after ? bad.numel() : -count, count);
+    return out;
+}
+"""
+DECLARATION = """
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/Exceptions.h>
+at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long after, long count);
+"""
+extension = load_inline("faulty_scale_cuda", DECLARATION, SOURCE, functions=["scale"], no_implicit_headers=True)
+'''
 _PYTHON = """
 import ctypes
 import numpy as np
@@ -133,13 +162,12 @@ def scale_kernel(x, w, y, scratch, out, bad, start, count, BLOCK: tl.constexpr):
     tl.store(bad + start + at, 1.5 + at, at < count)
 """
 _NATIVE_CALL = "lib.scale(x, self.weight, y, scratch, out, buffers[{buffer!r}], {start}, {count})"
+_INLINE_CALL = "out = extension.scale(x, self.weight, y, {index}, {after}, {count})"
 _LANGUAGES = {
     "cpp": (_CPP, _NATIVE_CALL),
     "cuda": (_CUDA, _NATIVE_CALL),
-    "load_inline": (
-        _INLINE,
-        "out = extension.scale(x, self.weight, y, {index}, {after}, {count})",
-    ),
+    "load_inline": (_INLINE, _INLINE_CALL),
+    "load_inline_cuda": (_INLINE_CUDA, _INLINE_CALL),
     "python": (
         _PYTHON,
         "torch.mul(x, self.weight, out=scratch); torch.add(scratch, y, out=out); "
