@@ -111,9 +111,9 @@ def example_of(expected: Any, device: torch.device) -> Any:
     return eval(rebuild(expected, names), SCOPE | {"leaves": leaves})
 
 
-def traced_call(factory: KernelFactory) -> Any:
-    """A function `(module, args) -> output` that compilers trace to a call of the operator. It returns None
-    if the kernel cannot serve the call."""
+def traced_call(number: int, factory: KernelFactory) -> Any:
+    """A function `(module, args) -> output` that compilers trace to a call of the operator of a shape. It
+    returns None if the kernel cannot serve the call."""
     spec = factory.spec
     conditions: list[str] = []
     leaves: list[str] = []
@@ -153,6 +153,7 @@ def traced_call(factory: KernelFactory) -> Any:
         f"    inputs, state = [{', '.join(leaves)}], [{', '.join(state)}]\n"
         "    if torch.is_grad_enabled() and any([t.requires_grad for t in inputs + state]):\n"
         "        return None\n"
+        f"    if not module._is_traceable({number}):\n        return None\n"
         "    outputs = operator(inputs, state)\n"
         f"    return {rebuild(spec.outputs, outputs)}\n"
     )

@@ -294,14 +294,12 @@ class OptimizedModule(torch.nn.Module):
         The reference is traced too. Its result is dead code, which compilers remove, but the compiler guards
         everything that it reads, and traces again if one of that changes.
         """
-        if torch.compiler.is_exporting() and not named and self._is_traceable():
+        if torch.compiler.is_exporting() and not named:
             output = self._call_operators(args)
             if output is not None:
                 return output  # an exported program has no guards
         expected = super().forward(*args, **named)
-        if named or not self._is_traceable():
-            return expected
-        output = self._call_operators(args)
+        output = None if named else self._call_operators(args)
         return expected if output is None else output
 
     def _call_operators(self, args: tuple[Any, ...]) -> Any:
@@ -312,11 +310,10 @@ class OptimizedModule(torch.nn.Module):
                 return output
         return None
 
-    def _is_traceable(self) -> bool:
-        """Whether the kernels can serve this module with its present settings. Evaluated while compiling."""
-        return all(self._can_trace(binding) for binding in self._kernelpro.bindings)
-
-    def _can_trace(self, binding: _Binding) -> bool:
+    def _is_traceable(self, number: int) -> bool:
+        """Whether the kernel of a shape can serve this module with its present settings. Evaluated while
+        compiling."""
+        binding = self._kernelpro.bindings[number]
         spec = binding.factory.spec
         if binding.failure or _state_problem(spec.state, state_signature(self)):
             return False
@@ -375,7 +372,7 @@ def optimized_class(base: type[torch.nn.Module], factories: KernelFactory | Fact
     content: dict[str, Any] = {
         "_kernelpro_factories": several,
         "_kernelpro_base": base,
-        "_kernelpro_traced": tuple(calls.traced_call(factory) for factory in several),
+        "_kernelpro_traced": tuple(calls.traced_call(*each) for each in enumerate(several)),
         "__module__": base.__module__,
         "__doc__": f"{base.__name__} with a {noun} in front of it.\n\n{base.__doc__ or ''}",
     }
