@@ -89,14 +89,15 @@ class ModelNew(torch.nn.Module):
 
 
 class One(nn.Module):
-    """Parameters of one element, which compare by value."""
+    """Parameters of one element, which compare by value, and a square one, which can be transposed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gain, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(16))
+        self.square = nn.Parameter(torch.randn(16, 16))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.gain + self.bias
+        return (x * self.gain + self.bias) @ self.square
 
 
 @pytest.mark.parametrize("in_cpp", [True, False])
@@ -111,11 +112,12 @@ class ModelNew(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.gain, self.bias = torch.nn.Parameter(torch.empty(1)), torch.nn.Parameter(torch.empty(16))
+        self.square = torch.nn.Parameter(torch.empty(16, 16))
         self.cached = None
     def forward(self, x):
         if self.cached is None:
-            self.cached = self.gain.clone(), self.bias.clone()
-        return x * self.cached[0] + self.cached[1]
+            self.cached = self.gain.clone(), self.bias.clone(), self.square.clone()
+        return (x * self.cached[0] + self.cached[1]) @ self.cached[2]
 """
     module = One().eval()
     task = api.load_task(module, [SMALL])
@@ -128,14 +130,28 @@ class ModelNew(torch.nn.Module):
     def replace_by_equal() -> None:
         module.gain = nn.Parameter(torch.full((1,), 5.0))
 
+    def swap_tensors() -> None:
+        torch.utils.swap_tensors(module.bias, nn.Parameter(torch.full((16,), 7.0)))
+
+    def transpose() -> None:
+        module.square.data = module.square.data.t()
+
+    def there_and_back() -> None:
+        """The second copy may get the address of the original."""
+        module.half()
+        module.float()
+
     changes = (
+        transpose,
+        there_and_back,
         lambda: module.bias.add_(1),
         lambda: module.gain.mul_(2),
         swap,
         replace_by_equal,
         lambda: module.gain.add_(1),  # of the one that replaced it
         lambda: setattr(module, "bias", nn.Parameter(torch.zeros(16))),
-        lambda: module.load_state_dict({"gain": torch.ones(1), "bias": torch.ones(16)}),
+        lambda: module.load_state_dict(One().state_dict()),
+        swap_tensors,
     )
     for change in changes:
         fast(SMALL)

@@ -1,14 +1,13 @@
 """The check before each call of a kernel, as cheap as Python allows: one generated expression.
 
 The expression compares inputs with the judged signature by value, and everything else with what was seen when
-the kernel was bound: state by identity, address and version, settings by identity or equality, submodules by
+the kernel was bound: state by identity, address, layout and version, settings by identity or equality, submodules by
 identity, hooks by their absence. A call that fails the check takes the slow path, which finds the reason, or
 binds the kernel again.
 
-What makes it cheap, per call on a Neoverse N1: the tensors of the inputs are compared by torch.compile's own
-guard in C++ (0.3 us instead of 1.0), which also sees autocast, tracing and dispatch modes (another 0.4); the
-parameters of a submodule are compared as one dictionary. Most of the rest is 0.25 us for each parameter: its
-address (in C++ where torch has CUDA) and its version, which can only be asked for one by one.
+What makes it cheap: torch.compile's own guard compares all tensors in C++, and sees autocast, tracing and
+dispatch modes too; the parameters of a submodule are compared as one dictionary. Most of the rest is the
+address (in C++ where torch has CUDA) and the version of each parameter, which torch tells one by one.
 """
 
 from __future__ import annotations
@@ -268,13 +267,12 @@ class GuardBuilder:
         addressed = [t for t in self._state if t.layout is torch.strided]
         if addressed:
             terms.append(self._address_term(addressed))
+            self._name([t.detach() for t in addressed])  # keeps the memory, so that no other gets its address
         # versions only grow, so that their sum tells
         versions = [t for t in self._state if not t.is_inference()]
         if versions:
             total = sum(t._version for t in versions)
             terms.append(f"{' + '.join(f'{self._name(t)}._version' for t in versions)} == {total}")
-        self._tensors += [self._name(t) for t in self._state]
-        self._state = []
         return terms
 
     def _address_term(self, tensors: list[torch.Tensor]) -> str:
@@ -353,6 +351,7 @@ class GuardBuilder:
         count = len(spec.inputs[1])
         names = [f"a{number}" for number in range(count)]
         state_terms = self._state_terms()
+        self._tensors += [self._name(t) for t in self._state]
         grads = " or ".join(f"{tensor}.requires_grad" for tensor in self._tensors) or "False"
         terms = [
             *self._terms,
@@ -375,19 +374,23 @@ class GuardBuilder:
         return self._scope["check"]  # type: ignore[no-any-return]
 
     def _tensor_terms(self) -> list[str]:
-        """Terms for the tensors of the inputs and the context of the call: in C++ if that holds, else one by
-        one."""
+        """Terms for the tensors of inputs and state and the context of the call: in C++ if that holds, else
+        one by one."""
         context = ["level() is None", "not autocast()", "not modes()", "tracing() is None"]
+        state = {self._name(t): t for t in self._state if t.layout is torch.strided}
         one_by_one = [*self._input_terms, *context]
+        for name, t in state.items():  # `t.data = ...` can change these, with the same address
+            one_by_one += [f"{name}.shape == {self._name(t.shape)}", f"{name}.dtype is {self._name(t.dtype)}"]
+            one_by_one.append(f"{name}.stride() == {self._name(t.stride())}")
         examples = list(self._input_leaves.values())
-        guards = _tensor_guards() if examples else None
+        guards = _tensor_guards() if examples or state else None
         if guards is None or any(t.layout is not torch.strided for t in examples):
             return one_by_one
         try:
-            check = _make_tensor_check(guards, [t.detach() for t in examples])
+            check = _make_tensor_check(guards, [*(t.detach() for t in examples), *state.values()])
         except Exception:  # a tensor that it does not support
             return one_by_one
-        fast = f"{self._name(check)}({', '.join(self._input_leaves)})"
+        fast = f"{self._name(check)}({', '.join([*self._input_leaves, *state])})"
         # inference mode and Parameters as inputs differ for it, and are right
         return [f"({fast} or ({' and '.join(one_by_one)}))"]
 
