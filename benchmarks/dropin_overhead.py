@@ -2,9 +2,12 @@
 
     python benchmarks/dropin_overhead.py [cpu|cuda]
 
-The kernel returns a tensor that exists, so that the host's time is all there is. The fastest of 200
-repetitions of 200 calls, in microseconds: the kernel alone, the drop-in module, the difference, and the check
-alone. The fastest, because other work on the machine only adds.
+The kernel of the first table returns a tensor that exists, so that the host's time is all there is. The
+fastest of 200 repetitions of 200 calls, in microseconds: the kernel alone, the drop-in module, the
+difference, and the check alone. The fastest, because other work on the machine only adds.
+
+On a GPU, a second table has real kernels for RMSNorm of 64 rows, which the GPU computes faster than the host
+launches them: written in Triton and in CUDA, and by torch.compile.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -62,12 +66,40 @@ def microseconds(call: Callable[[], object]) -> float:
         for _ in range(200):
             call()
         times.append((time.perf_counter() - start) / 200 * 1e6)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
     return min(times)
 
 
 @torch.no_grad()
+def measure_winners() -> None:
+    """Print the table of real kernels."""
+    from kernelpro.lab.seeds import seed_source
+    from kernelpro.lab.tasks.reference import Reference
+    from kernelpro.pools import winners
+    from kernelpro.tasks import load_task, with_shapes
+
+    folder = Path(__file__).parents[1] / "examples" / "gpu" / "rmsnorm"
+    task = with_shapes(load_task(folder / "task.py"), ["rows=64"]).for_target("cuda")
+    sources = {name: (folder / f"{name}_registers.py").read_text() for name in ("triton", "cuda")}
+    sources["torch.compile"] = seed_source(Reference(task, "cuda", 0), "compile")
+    print("\n| winner | directly, us | drop-in, us | difference | module under torch.compile, us |")
+    print("|---|---|---|---|---|")
+    for name, source in sources.items():
+        (spec,) = winners.describe_winner(task, [source], "cuda", None)
+        factory = winners.winner_factory(spec, source, task)
+        module, x = winners.build_reference(task).cuda(), torch.randn(64, 4096, device="cuda")
+        fast = optimize_module(module, factory, strict=True)
+        kernel = factory.create(module, x.device)
+        compiled = torch.compile(module, fullgraph=True)
+        fast(x), kernel(x), compiled(x)
+        times = [microseconds(lambda c=call, x=x: c(x)) for call in (kernel, fast, compiled)]
+        print(f"| {name} | {times[0]:.2f} | {times[1]:.2f} | {times[1] - times[0]:.2f} | {times[2]:.2f} |")
+
+
+@torch.no_grad()
 def main(device: str) -> None:
-    """Print the table."""
+    """Print the tables."""
     print(f"{device}, torch {torch.__version__}, Python {sys.version.split()[0]}")
     print("| module | parameters | kernel, us | drop-in, us | difference | check, us |")
     print("|---|---|---|---|---|---|")
@@ -92,6 +124,8 @@ def main(device: str) -> None:
         check = microseconds(lambda b=binding, x=x: b.check((x,)))
         count = len(list(module.parameters()))
         print(f"| {spec.name} | {count} | {alone:.2f} | {whole:.2f} | {whole - alone:.2f} | {check:.2f} |")
+    if device == "cuda":
+        measure_winners()
 
 
 if __name__ == "__main__":

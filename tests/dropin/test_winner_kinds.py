@@ -177,6 +177,11 @@ def test_an_export_needs_neither_the_package_nor_kernelpro(kind: Kind, tmp_path:
     assert path.stat().st_size < 400_000, "weights and inputs are not in its text"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = subprocess.run(
-        [sys.executable, "fast.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "fast.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert run.returncode == 0 and "self-test passed" in run.stdout, run.stdout + run.stderr

@@ -86,7 +86,7 @@ def norm_kernel(x_ptr, w_ptr, y_ptr, width, BLOCK: tl.constexpr):
 """
 _CALL = "lib.norm(x, self.weight, y, x.shape[0], x.shape[1])"
 _LAUNCH = "norm_kernel[(x.shape[0],)](x, self.weight, y, x.shape[1], BLOCK=512)"
-_WRITTEN = {
+WRITTEN = {
     "cpp": _CPP + _MODEL.replace("CALL", _CALL),
     "cuda": _CUDA + _MODEL.replace("CALL", _CALL),
     "triton": _TRITON + _MODEL.replace("CALL", _LAUNCH),
@@ -107,7 +107,7 @@ def winner(kind: str, device: str) -> Winner:
         sources = tuple(seed_source(Reference(task.at(n), device, 0), "compile") for n in (0, 1))
         torch.compiler.reset()
     else:
-        sources = (_WRITTEN[kind],) * 2
+        sources = (WRITTEN[kind],) * 2
     return Winner(task, sources[0], None, {"target": device}, sources)
 
 

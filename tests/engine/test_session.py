@@ -14,7 +14,7 @@ from engine.verdicts import verdict
 from kernelpro.engine import session
 from kernelpro.engine.session import RunRequest
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput, Job, Limits, ProbeData, Result, RunConfig, Task, Verdict
+from kernelpro.records import BadInput, Job, Limits, ProbeData, Result, RunConfig, Shape, Task, Verdict
 
 pytestmark = pytest.mark.together
 
@@ -127,6 +127,10 @@ def test_what_a_pool_cannot_do_is_rejected_before_a_run_exists(request_: RunRequ
     bad_author = replace(request_, config=replace(request_.config, author="nobody"))
     with pytest.raises(BadInput, match="nobody"):
         session.validate(bad_author)
+    two = replace(request_.config.task, shapes=(Shape(), Shape()))
+    lean = replace(request_, config=replace(request_.config, task=two, objective="edp"))
+    with pytest.raises(BadInput, match="for one shape, and the task has 2: give the one with the most calls"):
+        session.validate(lean)
     fortran = replace(request_, config=replace(request_.config, languages=("fortran",)))
     with pytest.raises(BadInput, match="language fortran: kernels for cpu are written in cpp"):
         open_run(fortran, Lab())

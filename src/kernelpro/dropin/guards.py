@@ -1,9 +1,9 @@
 """The check before each call of a kernel, as cheap as Python allows: one generated expression.
 
 The expression compares inputs with the judged signature by value, and everything else with what was seen when
-the kernel was bound: state by identity, address, layout and version, settings by identity or equality, submodules by
-identity, hooks by their absence. A call that fails the check takes the slow path, which finds the reason, or
-binds the kernel again.
+the kernel was bound: state by identity, address, layout and version, settings by identity or equality,
+submodules by identity, hooks by their absence. A call that fails the check takes the slow path, which finds
+the reason, or binds the kernel again.
 
 What makes it cheap: torch.compile's own guard compares all tensors in C++, and sees autocast, tracing and
 dispatch modes too; the parameters of a submodule are compared as one dictionary. Most of the rest is the
