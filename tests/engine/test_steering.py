@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from engine.steered_run import Requests, Steered, branch, config, kernel, tree, 
 
 from kernelpro.authors.author import Assignment, Draft, NoProposal
 from kernelpro.engine.loop import Stopped
+from kernelpro.engine.steering import Steering
 from kernelpro.engine.store import RunStore
 from kernelpro.records import Outcome
 from kernelpro.records.events import (
@@ -27,10 +29,13 @@ from kernelpro.records.events import (
     ProfileRequested,
     ResumeRequested,
     RunEvent,
+    RunFailed,
     RunStopped,
     SteeringApplied,
     StopRequested,
 )
+from kernelpro.search.choice import Choice
+from kernelpro.search.tree import Tree
 
 
 def steered(
@@ -54,6 +59,40 @@ def test_below_a_pinned_node_every_step_is_in_its_branch(tmp_path: Path, policy:
     assert {step.number for step in steps[6:12]} <= inside, "from the next choice on, until it is released"
     assert steps[6].parent == 2, "it goes on at this very node"
     assert len(steps) == 16
+
+
+class Combining:
+    """Combines the first two branches that it sees."""
+
+    name = "combining"
+
+    def choose(self, tree: Tree, rng: random.Random) -> Choice:
+        parent, donor = tree.nodes[0].children[:2]
+        return Choice(parent, "combine", donor)
+
+
+def test_branches_of_a_pinned_node_are_not_combined(tmp_path: Path) -> None:
+    """They have one seed, though the policy sees them as designs of their own."""
+    found = Tree(1.0, 0.1, 0, 30)
+    for parent, ms in ((0, 0.5), (0, 0.6), (1, 0.4), (1, 0.41)):
+        found.settle(found.add(parent, "improve" if parent else "seed").id, ms)
+    steering = Steering(RunStore.create(tmp_path, config(), "demo"))
+    assert steering.choose(Combining(), found, random.Random(1)) == Choice(1, "combine", 2)
+    steering.pinned = 1
+    assert steering.choose(Combining(), found, random.Random(1)) == Choice(3, "improve")
+
+
+def test_a_defect_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    def defect(step: int) -> None:
+        raise ZeroDivisionError("a defect")
+
+    store = RunStore.create(tmp_path, config(), "demo")
+    with pytest.raises(ZeroDivisionError):
+        work(store, Steered(defect))
+    assert store.state() == "failed"
+    assert [event.reason for _, event in store.events() if isinstance(event, RunFailed)] == [
+        "internal error of KernelPro: ZeroDivisionError: a defect"
+    ]
 
 
 @pytest.mark.parametrize("policy", ["mcts", "greedy", "beam", "epsilon-greedy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def test_a_cursor_continues_where_a_page_was(tmp_path: Path) -> None:
     again = RunFeed(RunStore(store.folder), Cursor.parse(cursor)).next()
     assert again and [line["text"] for line in again["lines"]] == ["missed"] and not again["steps"]
     assert again["status"]["spent"]["candidates"] == 28, "the state is complete all the same"
+
+
+def test_the_log_says_how_a_step_ended(tmp_path: Path) -> None:
+    lines = [line["text"] for line in read_all(record(tmp_path, 30))["lines"]]
+    assert any(text.startswith("step ") and "x over torch.compile" in text for text in lines)
+    assert any(text.endswith(": build failed") for text in lines)
+
+
+def test_a_damaged_step_hides_no_other(tmp_path: Path) -> None:
+    store = record(tmp_path / "runs", 12)
+    for number, data in ((3, "{cut"), (4, "[]"), (5, json.dumps({"stage": "settled", "verdict": "no"}))):
+        store._db.execute("UPDATE step SET data = ? WHERE number = ?", (data, number))
+    states = {step["n"]: step["s"] for step in read_all(RunStore(store.folder))["steps"]}
+    assert len(states) == 12 and [states[n] for n in (3, 4, 5)] == ["unreadable"] * 3
+    rows = Overview().rows(Locations(tmp_path / "runs", tmp_path).run_folders())
+    assert [(row["id"], row["steps"]) for row in rows] == [(store.id, 12)]
 
 
 def test_a_large_run_comes_in_several_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,16 @@ def test_what_happens_appears_and_a_lost_connection_is_resumed(
         assert all(lines.count(f"missed line {k}") == 1 for k in range(5)), "each once"
         assert lines.count("a line while") == 1
         browser.open("about:blank")
+
+
+def test_a_run_that_is_deleted_is_reported_and_stays_readable(page: Page) -> None:
+    store = record(page.server.runs, 5)
+    page.visit(f"/runs/runs/{store.id}")
+    store.close()
+    shutil.rmtree(store.folder)
+    page.until_text("#banner", f"run {store.id} was deleted")
+    assert page.text("#state") == "gone" and page.browser.value(f"{TREE}.order.length") == 6
+    assert page.browser.complaints == []
 
 
 def test_hostile_text_is_shown_as_text(page: Page) -> None:

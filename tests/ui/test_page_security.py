@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,10 @@ from report.browser import PROGRAM, Browser
 from ui.generated_runs import record
 from ui.page_server import PageServer, serving
 
+from kernelpro.cli.commands.ui import UiOptions
+from kernelpro.cli.ui import serve_page
 from kernelpro.engine.store import RunStore
+from kernelpro.records import BadInput
 from kernelpro.records.events import HintGiven
 
 pytest.importorskip("starlette")
@@ -183,3 +187,17 @@ def test_elsewhere_than_on_loopback_every_request_needs_the_token(tmp_path: Path
         local = PageServer(f"http://127.0.0.1:{port}/?token={found.token}", tmp_path)
         assert local.ask("/")[0] == local.ask("/api/runs")[0] == local.ask("/assets/run.js")[0] == 401
         assert local.ask("/api/runs", authorization=f"Bearer {found.token}")[0] == 200
+
+
+def test_an_address_or_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options, reason in (
+            (UiOptions(runs_dir=str(tmp_path), port=port), "Address already in use; choose another --port"),
+            (UiOptions(runs_dir=str(tmp_path), host="nosuch.invalid"), "--host nosuch.invalid"),
+            (UiOptions(runs_dir=str(tmp_path / "file")), "file, not a folder"),
+        ):
+            with pytest.raises(BadInput, match=reason) as error:
+                serve_page(options)
+            assert "\n" not in str(error.value)

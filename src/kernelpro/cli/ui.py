@@ -24,9 +24,13 @@ def serve_page(options: UiOptions) -> int:
 
     folder = runs_dir(options.runs_dir)
     benches = Path(options.benches_dir) if options.benches_dir else folder.parent / "benches"
+    for name, path in (("--runs-dir", folder), ("--benches-dir", benches)):
+        if path.exists() and not path.is_dir():
+            raise BadInput(f"{name} {path}: this is a file, not a folder")
 
     def announce(address: str) -> None:
-        print(f"the page of the runs in {folder}: open", file=sys.stderr)
+        found = "" if any(folder.glob("*/run.db")) else " (none yet; they appear when they start)"
+        print(f"the page of the runs in {folder}{found}: open", file=sys.stderr)
         print(address, flush=True)
         print("Ctrl-C closes the page; runs go on", file=sys.stderr, flush=True)
 

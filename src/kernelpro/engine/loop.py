@@ -151,6 +151,11 @@ class Engine(RunState):
             with suppress(BadInput):  # the store itself may have failed
                 self._store.add_event(RunFailed(str(error)))
             raise
+        except Exception as error:  # a defect of KernelPro: those who watch the run should read it
+            with suppress(BadInput):
+                reason = f"internal error of KernelPro: {type(error).__name__}: {error}"
+                self._store.add_event(RunFailed(reason))
+            raise
         finally:
             for task in (watcher, *self._open.values(), *self._profiles):
                 task.cancel()

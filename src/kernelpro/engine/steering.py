@@ -170,8 +170,11 @@ class Steering:
         choice = policy.choose(_restricted(tree, ids), rng)
         if choice.parent == 0:
             return expand(pinned)
-        donor = ids[choice.donor] if choice.donor is not None else None
-        return Choice(ids[choice.parent], choice.action, donor)
+        parent = tree.nodes[ids[choice.parent]]
+        donor = tree.nodes[ids[choice.donor]] if choice.donor is not None else None
+        if donor and donor.seed == parent.seed:  # two branches of the pinned node have one seed
+            return expand(parent)
+        return Choice(parent.id, choice.action, donor.id if donor else None)
 
 
 def _restricted(tree: Tree, ids: list[int]) -> Tree:

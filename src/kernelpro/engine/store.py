@@ -204,8 +204,12 @@ class RunStore:
 
     def config(self) -> RunConfig:
         """The configuration of the run. Raises BadInput if it cannot be read."""
+        if (stored := self._get("config")) is None:
+            raise BadInput(
+                f"{self.folder / 'run.db'} holds no run: it was never started, or its file was emptied"
+            )
         try:
-            return RunConfig.from_json(self._get("config"))
+            return RunConfig.from_json(stored)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise BadInput(
                 f"run {self.id}: its configuration cannot be read ({type(error).__name__}: {error})"
@@ -310,10 +314,11 @@ class RunStore:
         number."""
         with _readable_errors(self.folder):
             rows = self._db.execute(
-                "SELECT id, data FROM step_change JOIN step USING (number) WHERE id > ? ORDER BY id LIMIT ?",
+                "SELECT id, number, data FROM step_change JOIN step USING (number) "
+                "WHERE id > ? ORDER BY id LIMIT ?",
                 (last, limit),
             ).fetchall()
-        return (rows[-1][0] if rows else last), [json.loads(data) for _, data in rows]
+        return (rows[-1][0] if rows else last), [_decode_step(number, data) for _, number, data in rows]
 
     @property
     def version(self) -> int:
@@ -435,6 +440,14 @@ class RunStore:
         with _readable_errors(self.folder):
             rows = self._db.execute("SELECT job, stage, since FROM activity ORDER BY since, job").fetchall()
         return [(job, stage, since) for job, stage, since in rows]
+
+
+def _decode_step(number: int, data: str) -> dict[str, Any]:
+    """The JSON of a step; its number alone if it is damaged."""
+    try:
+        return {**json.loads(data), "number": number}
+    except (TypeError, ValueError):
+        return {"number": number}
 
 
 def _recover_choice(number: int, data: str) -> Step | None:

@@ -6,10 +6,11 @@ It is read from stored JSON without decoding the records: a run may have 10,000 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernelpro.records import Record
-from kernelpro.report.wording import is_compiler
+from kernelpro.report.wording import baseline_name, is_compiler
 
 _PLAN_CHARACTERS = 200
 
@@ -32,7 +33,7 @@ class StepBrief(Record):
     x: float | None = None
     """Speed-up over the hardest baseline."""
     base: str = ""
-    """The name of that baseline."""
+    """That baseline, named for people."""
     plan: str = ""
     by: str = ""
     compiler: bool = False
@@ -44,19 +45,45 @@ class StepBrief(Record):
     tokens: int = 0
     lang: str = ""
 
+    @property
+    def outcome(self) -> str:
+        """Its result in a few words: `passed, 1.52x over torch.compile`, `build failed`."""
+        result = self.s.replace("_", " ")
+        return f"{result}, {self.x:.2f}x over {self.base}" if self.x else result
+
     def sparse(self) -> dict[str, Any]:
         """As JSON, without fields at their default."""
         return {name: value for name, value in vars(self).items() if value}
 
 
+def short_name(author: str) -> str:
+    """An author without the folder that its inbox or its files are in: `inbox:questions`."""
+    return ", ".join(
+        f"{kind}:{Path(path).name}" if kind in ("inbox", "files") else name
+        for name in author.split(", ")
+        for kind, _, path in [name.partition(":")]
+    )
+
+
+UNREADABLE = "unreadable"
+"""The state of a step that is damaged. The run does it again when it is resumed."""
+
+
 def brief(step: dict[str, Any]) -> StepBrief:
-    """The fields of a stored step. Damaged parts are left out."""
+    """The fields of a stored step. Of a damaged one only its number is known."""
+    try:
+        return _brief(step)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return StepBrief(int(step["number"]), 0, "", UNREADABLE)
+
+
+def _brief(step: dict[str, Any]) -> StepBrief:
     verdict, cost = step.get("verdict") or {}, step.get("cost") or {}
     speedup = {
         name: ratio["value"] for name, ratio in (verdict.get("speedup") or {}).items() if "value" in ratio
     }
     hardest = min(speedup, key=lambda name: speedup[name], default="")
-    stage = str(step.get("stage", "chosen"))
+    stage = str(step["stage"])
     text = str(step.get("plan") or step.get("note") or "")
     return StepBrief(
         n=int(step["number"]),
@@ -66,9 +93,9 @@ def brief(step: dict[str, Any]) -> StepBrief:
         open=stage != "settled",
         ms=((verdict.get("times") or {}).get("candidate") or {}).get("value"),
         x=speedup.get(hardest),
-        base=hardest,
+        base=baseline_name(hardest),
         plan=text if len(text) <= _PLAN_CHARACTERS else text[: _PLAN_CHARACTERS - 1] + "…",
-        by=str(step.get("author", "")),
+        by=short_name(str(step.get("author", ""))),
         compiler=is_compiler(str(step.get("author", ""))),
         pasted=bool(step.get("pasted")),
         donor=int(step.get("donor") or 0),

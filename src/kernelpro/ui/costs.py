@@ -4,7 +4,7 @@ and of one step only its own."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ class CostReader:
     _roles: dict[str, Cost] = field(default_factory=dict)
 
     def roles(self) -> dict[str, Cost]:
-        """The cost of each role that made calls."""
+        """The cost of each role that was asked. An answer without a cost, from an inbox, counts as a call."""
         for data in self._new_lines():
             cost = Cost.from_json(data.get("cost") or {})
-            if cost.calls:
-                role = str(data.get("role", ""))
-                self._roles[role] = self._roles.get(role, Cost()) + cost
+            role = str(data.get("role", ""))
+            self._roles[role] = self._roles.get(role, Cost()) + replace(cost, calls=max(1, cost.calls))
         return self._roles
 
     def _new_lines(self) -> list[dict[str, Any]]:

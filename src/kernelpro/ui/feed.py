@@ -28,6 +28,7 @@ from kernelpro.records.events import (
     read_event,
 )
 from kernelpro.report.steps import summarize_diagnosis
+from kernelpro.report.wording import baseline_name
 from kernelpro.ui import questions
 from kernelpro.ui.brief import StepBrief, brief
 from kernelpro.ui.costs import CostReader
@@ -77,6 +78,8 @@ class RunFeed:
     _last: RunEvent | None = None
     """The last event of the run's life cycle, and its time."""
     _last_time: float = 0.0
+    _newest: deque[tuple[int, float, str, str]] = field(default_factory=lambda: deque(maxlen=_OLD_LINES))
+    """Events that are not in the log of the page yet."""
     _phases: dict[int, tuple[str, float]] = field(default_factory=dict)
     """What open steps are doing, and since when."""
     _best: StepBrief | None = None
@@ -94,11 +97,14 @@ class RunFeed:
         asked = self._read_questions()
         if (version, state) == (self._version, self._state) and not asked:
             return None
-        lines, seconds = self._read_events()
+        seconds = self._read_events()
         steps, complete = self._read_steps()
+        lines: list[LogLine] = []
+        seen = self.cursor.event
         if complete:  # otherwise the rest follows at once
             self._version, self._state = version, state
-        self.cursor = Cursor(max(self.cursor.event, self._read_event), self._read_change)
+            lines, seen = self._read_lines(), max(seen, self._read_event)
+        self.cursor = Cursor(seen, self._read_change)
         return {
             "steps": [step.sparse() for step in steps],
             "lines": [line.to_json() for line in lines],
@@ -109,9 +115,8 @@ class RunFeed:
 
     # --- reading ---------------------------------------------------------------------------------------
 
-    def _read_events(self) -> tuple[list[LogLine], dict[int, float]]:
-        """The newest lines of the log, and the seconds of work until steps were settled."""
-        newest: deque[tuple[int, float, str, str]] = deque(maxlen=_OLD_LINES)
+    def _read_events(self) -> dict[int, float]:
+        """Read what is new. Returns the seconds of work until steps were settled."""
         seconds: dict[int, float] = {}
         while True:
             rows = self.store.event_rows_after(self._read_event, _EVENTS_PER_BATCH)
@@ -119,9 +124,27 @@ class RunFeed:
                 self._read_event = id
                 self._follow(timestamp, kind, data, seconds)
                 if id > self.cursor.event:
-                    newest.append((id, timestamp, kind, data))
+                    self._newest.append((id, timestamp, kind, data))
             if len(rows) < _EVENTS_PER_BATCH:
-                return [line for row in newest if (line := _log_line(*row))], seconds
+                return seconds
+
+    def _read_lines(self) -> list[LogLine]:
+        """The newest lines of the log. All steps are read: lines say how they ended."""
+        lines = [line for row in self._newest if (line := self._log_line(*row))]
+        self._newest.clear()
+        return lines
+
+    def _log_line(self, id: int, timestamp: float, kind: str, data: str) -> LogLine | None:
+        try:
+            event = read_event(kind, json.loads(data))
+            described = describe_event(event)
+        except (TypeError, ValueError, KeyError):  # an event of another version
+            return None
+        if isinstance(event, StepProgress) and event.phase == "settled":
+            step = self._counts.get(event.step)
+            if step and not step.open:
+                described = f"step {step.n}: {step.outcome}", step.n, "good" if step.ms else "poor"
+        return LogLine(id, timestamp, kind, *described) if described else None
 
     def _follow(self, timestamp: float, kind: str, data: str, seconds: dict[int, float]) -> None:
         """Keep the clock, the phases of open steps and the life cycle. Large runs have 100,000 events: only
@@ -148,7 +171,7 @@ class RunFeed:
         new: list[StepBrief] = []
         while True:
             last, rows = self.store.steps_changed_after(self._read_change, _STEPS_PER_BATCH)
-            steps = [brief(row) for row in rows if "number" in row]
+            steps = [brief(row) for row in rows]
             for step in steps:
                 self._counts[step.n] = step
                 if step.ms and (self._best is None or not self._best.ms or step.ms <= self._best.ms):
@@ -198,7 +221,7 @@ class RunFeed:
                 "device_seconds": sum(self.store.device_seconds.values()),
                 **costs["total"],
             },
-            "baselines": facts.baselines if facts else {},
+            "baselines": {baseline_name(name): ms for name, ms in facts.baselines.items()} if facts else {},
             "floor_ms": facts.floor_ms if facts else None,
             "best": best.sparse() if best else None,
             "winner": outcome.best if outcome and finished else None,
@@ -252,14 +275,6 @@ class RunFeed:
             "finish": steering.finish,
             "pending": [{"id": id, **event.to_line()} for id, event in steering.pending.items()],
         }
-
-
-def _log_line(id: int, timestamp: float, kind: str, data: str) -> LogLine | None:
-    try:
-        described = describe_event(read_event(kind, json.loads(data)))
-    except (TypeError, ValueError, KeyError):  # an event of another version
-        return None
-    return LogLine(id, timestamp, kind, *described) if described else None
 
 
 def read_all(store: RunStore) -> dict[str, Any]:

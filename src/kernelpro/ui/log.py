@@ -28,6 +28,7 @@ from kernelpro.records.events import (
     StopRequested,
     TaskMeasured,
 )
+from kernelpro.report.wording import baseline_name
 
 _UNITS = {
     "candidates": "{:g} candidates",
@@ -49,7 +50,7 @@ class LogLine(Record):
     step: int = 0
     """The step that it is about; 0: none."""
     level: str = ""
-    """`user`, `good`, `bad` or empty."""
+    """`user`, `good`, `poor` (a step that did not pass), `bad` or empty."""
 
 
 def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
@@ -58,7 +59,7 @@ def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
         case RunStarted():
             return "a process started to work on the run", 0, "good"
         case TaskMeasured(baselines, floor_ms):
-            times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in baselines.items())
+            times = ", ".join(f"{baseline_name(name)} {ms:.4g} ms" for name, ms in baselines.items())
             return f"the task was measured: {times}; floor {floor_ms:.4g} ms", 0, ""
         case StepChosen(step, parent, action):
             of = f" of step {parent}" if parent else ""

@@ -9,7 +9,8 @@ from typing import Any
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
 from kernelpro.records.events import RunStarted
-from kernelpro.ui.brief import StepBrief, brief
+from kernelpro.report.wording import baseline_name
+from kernelpro.ui.brief import StepBrief, brief, short_name
 
 _CURVE_POINTS = 40
 
@@ -61,18 +62,18 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _read(store: RunStore) -> dict[str, Any]:
     config, outcome = store.config(), store.outcome()
     _, stored = store.steps_changed_after(0)
-    steps = sorted((brief(row) for row in stored if "number" in row), key=lambda step: step.n)
+    steps = sorted((brief(row) for row in stored), key=lambda step: step.n)
     best = next((step for step in steps if outcome and step.n == outcome.best), None)
     best = best or min((step for step in steps if step.ms), key=lambda step: step.ms or 0.0, default=None)
     speedup, base = (best.x, best.base) if best else (None, "")
     if outcome and outcome.verdict and outcome.verdict.speedup:
         base = min(outcome.verdict.speedup, key=lambda name: outcome.verdict.speedup[name].value)  # type: ignore[union-attr]
-        speedup = outcome.verdict.speedup[base].value
+        speedup, base = outcome.verdict.speedup[base].value, baseline_name(base)
     return {
         "id": store.id,
         "task": config.task.name,
         "target": config.target,
-        "author": config.author_name,
+        "author": short_name(config.author_name),
         "policy": config.policy,
         "created": store.created,
         "steps": len(steps),

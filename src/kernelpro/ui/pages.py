@@ -17,6 +17,7 @@ from kernelpro.records import BadInput, Cost, RunConfig
 from kernelpro.report import steps
 from kernelpro.report.html import ASSETS as REPORT_ASSETS
 from kernelpro.report.html import environment
+from kernelpro.ui.brief import short_name
 from kernelpro.ui.costs import exchanges
 
 ASSETS = Path(__file__).parent / "assets"
@@ -54,7 +55,7 @@ def run_facts(store: RunStore) -> dict[str, Any]:
         "id": store.id,
         "task": config.task.name,
         "target": config.target,
-        "author": config.author_name,
+        "author": short_name(config.author_name),
         "policy": config.policy,
         "objective": config.objective,
         "concurrency": config.concurrency,

@@ -54,5 +54,6 @@ def _bind(host: str, port: int | None, default_port: int) -> socket.socket:
             family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((host, candidate), family=family)
         except OSError as error:
-            reason = error.strerror or str(error)
-    raise BadInput(f"--host {host} --port {ports[0]}: cannot listen there ({reason})")
+            reason = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address
+    advice = "; choose another --port" if port else ""
+    raise BadInput(f"--host {host} --port {ports[0]}: cannot listen there ({reason}{advice})")

@@ -34,6 +34,8 @@ async def stream(
         silent = _HEARTBEAT
         yield "retry: 1000\n\n"
         while not is_closed():
+            if not store.folder.is_dir():
+                raise BadInput(f"run {store.id} was deleted")
             batch = await loop.run_in_executor(reader, feed.next)
             now_beside = extra()
             if batch is not None or now_beside != beside:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kernelpro.report.wording import baseline_name
 from kernelpro.suites import scoreboard
 from kernelpro.suites.statistics import fast_p
 from kernelpro.ui.overview import Overview
@@ -79,7 +80,7 @@ def _board_row(row: dict[str, Any], bench: str, runs: dict[str, dict[str, Any]])
         "language": str(row.get("language", "")),
         "ms": row.get("ms"),
         "speedup": speedup.get(hardest),
-        "base": hardest,
+        "base": baseline_name(hardest),
         "of_floor": row["floor_ms"] / row["ms"] if row.get("ms") and row.get("floor_ms") else None,
         "seconds": row.get("seconds") or 0.0,
         "dollars": (row.get("cost") or {}).get("dollars") or 0.0,

@@ -7,7 +7,8 @@
  *
  * data: { progress, steps, baselines, floor_ms, roofline } as the JSON report has them.
  * view: { onlyPassed: steps that passed and what led to them, folded: a set of steps whose descendants are hidden }.
- * look: { ink, soft, grid, card, accent, states: {passed, wrong, ...}, narrow, height and width: pixels of a chart }.
+ * look: { ink, soft, grid, card, accent, states: {passed, wrong, ...}, narrow, height and width: pixels of a chart,
+ *         speed: the colour of a speed-up; without it, steps that passed have the colour of their state }.
  * Texts of candidates are untrusted: whatever reaches a tooltip goes through `text`.
  */
 const KernelProCharts = (() => {
@@ -130,6 +131,7 @@ const KernelProCharts = (() => {
     const start = by === "step" ? 1 : 0;
     const finish = end > start ? end : start + (by === "money" ? 0.01 : 1);
     const shifts = apart(lines.map((line) => line.value), low, high, look);
+    const side = Math.min(160, 20 + LETTER * Math.max(0, ...lines.map((line) => line.name.length)));
     const best = points.filter((p) => p.best_ms).map((p) => [x(p), p.best_ms]);
     if (best.length) best.push([end, best[best.length - 1][1]]);
     const many = points.length > 100;
@@ -141,7 +143,7 @@ const KernelProCharts = (() => {
         symbol: step.is_compiler ? "diamond" : p.ms ? "circle" : "triangle",
         symbolSize: step.is_winner ? 16 : many ? 6 : p.ms ? 10 : 9,
         itemStyle: {
-          color: step.is_winner ? look.accent : look.states[p.state] || look.soft,
+          color: step.is_winner ? look.accent : (p.ms && look.speed?.(ratio(step))) || look.states[p.state] || look.soft,
           opacity: faded.includes(p.state) ? 0.5 : 1,
           borderColor: look.card,
           borderWidth: 1,
@@ -150,7 +152,7 @@ const KernelProCharts = (() => {
     });
     return {
       ...base(look),
-      grid: { left: LEFT, right: look.narrow ? 14 : 160, ...MARGIN },
+      grid: { left: LEFT, right: look.narrow ? 14 : side, ...MARGIN },
       tooltip: { ...hint(look), trigger: "item", formatter: (item) => about(steps.get(item.data.number)) },
       xAxis: {
         ...axis(look, across, 28),
@@ -193,7 +195,7 @@ const KernelProCharts = (() => {
             line.value,
             line.name,
             look.narrow ? shifts[k] - 8 : shifts[k],
-            { color: line.colour, position: "right", ...(look.narrow ? { backgroundColor: look.card } : { width: 150, overflow: "truncate" }) },
+            { color: line.colour, position: "right", ...(look.narrow ? { backgroundColor: look.card } : { width: side - 10, overflow: "truncate" }) },
           ]),
         ),
         { name: "candidates", type: "scatter", data: dots, clip: false, z: 5 },

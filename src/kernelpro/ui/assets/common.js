@@ -77,9 +77,10 @@ export function look() {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
   const states = Object.fromEntries(STATES.map((name) => [name, colour(`state-${name.replaceAll("_", "-")}`)]));
+  const speeds = [0, 1, 2, 3, 4].map((k) => colour(`speed-${k}`));
   return {
     ink: colour("ink"), soft: colour("soft"), grid: colour("line"), card: colour("card"), accent: colour("accent"),
-    page: colour("page"), good: colour("good"), states, speeds: [0, 1, 2, 3, 4].map((k) => colour(`speed-${k}`)),
+    page: colour("page"), good: colour("good"), states, speeds, speed: (ratio) => (ratio ? speedColour(ratio, speeds) : null),
     series: [1, 2, 3, 4, 5, 6, 0, 7].map((k) => colour(`part-${k}`)), narrow: innerWidth < 640,
   };
 }

@@ -1,5 +1,6 @@
 /* The parts of the run's page that are drawn from its status. */
 import { ago, clock, count, duration, find, h, money, ms, share, steers, tile, times, words } from "./common.js";
+import { HOLLOW } from "./tree.js";
 
 const replaceIfChanged = (element, key, children) => {
   if (element.dataset.key === key) return;
@@ -39,6 +40,16 @@ export function showState(status, process, steer) {
   else banner.hidden = true;
 }
 
+/* The run was deleted, or its store is damaged: what was read so far stays. */
+export function showGone(reason) {
+  const [banner, pill] = [find("#banner"), find("#state")];
+  banner.className = "banner bad";
+  banner.hidden = false;
+  banner.replaceChildren(h("p", {}, `This page shows no more news: ${reason}.`), h("a", { class: "button", href: "/" }, "All runs"));
+  pill.textContent = "gone";
+  pill.className = "pill died";
+}
+
 // --- tiles ---------------------------------------------------------------------------------------------------
 
 const spent = (title, value, limit, text) => tile(title, text(value), limit ? `of ${text(limit)}` : "no limit", limit ? value / limit : undefined);
@@ -47,12 +58,14 @@ export function showTiles(element, status, steps) {
   const { best, floor_ms: floor, limits, spent: used } = status;
   const all = [...steps.values()];
   const passed = all.filter((step) => step.ms).length;
-  const failed = all.filter((step) => !step.ms && !step.open).length;
+  const settled = all.filter((step) => !step.ms && !step.open);
+  const unjudged = settled.filter((step) => HOLLOW.has(step.s)).length;
+  const failed = settled.length - unjudged;
   const tiles = [
     tile("Best speed-up", best ? times(best.x) : "–", best ? `over ${words(best.base)}, step ${best.n}` : "no kernel passed yet"),
-    tile("Time of the best", ms(best?.ms), floor ? `floor ${ms(floor)}${best ? `, ${share(floor / best.ms)} reached` : ""}` : "no floor", floor && best ? floor / best.ms : undefined),
+    tile("Time of the best", ms(best?.ms), floor ? `floor ${ms(floor)}${best ? ` · ${share(floor / best.ms)}` : ""}` : "no floor", floor && best ? floor / best.ms : undefined),
     spent("Candidates", used.candidates, limits.candidates, count),
-    tile("Passed", count(passed), `${count(failed)} failed`),
+    tile("Passed", count(passed), `${count(failed)} failed${unjudged ? `, ${count(unjudged)} not judged` : ""}`),
     spent("Time", used.wall_seconds, limits.wall_seconds, duration),
     used.dollars || limits.dollars ? spent("Money", used.dollars, limits.dollars, money) : tile("Device", duration(used.device_seconds), "busy with jobs"),
   ];
@@ -145,19 +158,30 @@ export function showCosts(element, status) {
   const roles = Object.entries(status.costs);
   replaceIfChanged(element, JSON.stringify(roles) || "none", () => {
     if (!roles.length) return [h("p", { class: "soft small" }, "No model was asked: this author costs nothing.")];
-    const most = Math.max(...roles.map(([, cost]) => cost.dollars || cost.tokens_in + cost.tokens_out), 1e-9);
-    return [h("ul", { class: "bars" }, roles.map(([role, cost]) => h("li", {}, h("b", {}, role), h("span", { class: "meter" }, h("i", { style: { width: `${(100 * (cost.dollars || cost.tokens_in + cost.tokens_out)) / most}%` } })),
-      h("span", { class: "number" }, money(cost.dollars)), h("span", { class: "soft small" }, `${count(cost.tokens_in + cost.tokens_out)} tokens, ${cost.calls} calls`))))];
+    const tokens = (cost) => cost.tokens_in + cost.tokens_out;
+    const unit = [(cost) => cost.dollars, tokens, (cost) => cost.calls].find((each) => roles.some(([, cost]) => each(cost)));
+    const most = Math.max(...roles.map(([, cost]) => unit(cost)));
+    const free = roles.every(([, cost]) => !cost.dollars && !tokens(cost));
+    return [h("ul", { class: "bars" }, roles.map(([role, cost]) => h("li", {}, h("b", {}, role), h("span", { class: "meter" }, h("i", { style: { width: `${(100 * unit(cost)) / most}%` } })),
+      h("span", { class: "number" }, free ? count(cost.calls) : money(cost.dollars)), free ? null : h("span", { class: "soft small" }, `${count(tokens(cost))} tokens, ${cost.calls} calls`)))),
+      free ? h("p", { class: "soft small" }, "Answers by role. They cost nothing: this model reports neither tokens nor dollars.") : null].filter(Boolean);
   });
 }
 
 export function showLegend(element, steps, status) {
-  const states = [...new Set([...steps.values()].filter((step) => !step.ms && !step.open).map((step) => step.s))].sort();
-  replaceIfChanged(element, JSON.stringify([states, status.steering.pinned]), () => [
-    h("li", { class: "ramp" }, h("span", {}, "0.5×"), h("i", { class: "ramp" }), h("span", {}, "8×")),
-    h("li", { style: { color: "var(--accent)" } }, h("i", { class: "ring" }), h("b", {}, "open")),
-    ...states.map((state) => h("li", { class: "square", style: { color: `var(--state-${state.replaceAll("_", "-").replaceAll(" ", "-")}, var(--soft))` } }, h("i", {}), h("b", {}, words(state)))),
-  ]);
+  const all = [...steps.values()];
+  const states = [...new Set(all.filter((step) => !step.ms && !step.open).map((step) => step.s))].sort();
+  const marks = { open: status.state === "running", compiler: all.some((step) => step.compiler), pasted: all.some((step) => step.pasted) };
+  const colour = (state) => `var(--state-${state.replaceAll("_", "-").replaceAll(" ", "-")}, var(--soft))`;
+  const item = (kind, text, style = {}) => h("li", { class: kind, style }, h("i", {}), h("b", {}, text));
+  replaceIfChanged(element, JSON.stringify([states, marks, Boolean(status.best)]), () => [
+    h("li", { class: "ramp" }, h("b", {}, "speed-up"), h("span", {}, "0.5×"), h("i", { class: "ramp" }), h("span", {}, "8×")),
+    status.best ? h("li", {}, h("b", {}, "★ best")) : "",
+    marks.open ? item("ring", "open", { color: "var(--accent)" }) : "",
+    marks.compiler ? item("diamond", "compiler's own", { color: "var(--speed-2)" }) : "",
+    marks.pasted ? h("li", {}, h("b", {}, "✎ pasted by you")) : "",
+    ...states.map((state) => item(HOLLOW.has(state) ? "ring" : "square", words(state), { color: colour(state) })),
+  ].filter(Boolean));
 }
 
 /* A step as the report's charts read it. */

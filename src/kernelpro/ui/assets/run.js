@@ -1,5 +1,5 @@
 /* The page of a run: follows its stream, keeps its state, and hands changes to the views. */
-import { clock, find, all, h, look, onLook, read, send, steers, toast, words } from "./common.js";
+import { clock, find, all, h, look, onLook, read, send, steers, toast } from "./common.js";
 import { TreeView } from "./tree.js";
 import { StepDrawer } from "./drawer.js";
 import { Dialogs } from "./dialogs.js";
@@ -77,7 +77,9 @@ function follow() {
   source.addEventListener("gone", (event) => {
     source.close();
     setLink("gone", "bad");
-    toast(JSON.parse(event.data), true);
+    find("#actions").hidden = true;
+    tree.live = false;
+    panels.showGone(JSON.parse(event.data));
   });
 }
 
@@ -162,7 +164,7 @@ function drawChart() {
   chart ||= echarts.init(place, null, { renderer: "canvas" });
   const wanted = new Set(progress.map((point) => point.step));
   const steps = [...wanted].map((n) => panels.asReportStep(state.steps.get(n), status));
-  const baselines = Object.entries(status.baselines).map(([name, value]) => ({ name, label: words(name), ms: value }));
+  const baselines = Object.entries(status.baselines).map(([name, value]) => ({ name, label: name.replace("PyTorch ", ""), ms: value }));
   if (chart.getWidth() !== place.clientWidth || chart.getHeight() !== place.clientHeight) chart.resize();
   chart.setOption(KernelProCharts.progress({ steps, progress, baselines, floor_ms: status.floor_ms }, { ...look(), height: place.clientHeight, width: place.clientWidth }, state.by), true);
   chartCost = performance.now() - start;

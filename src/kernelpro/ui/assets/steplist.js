@@ -36,7 +36,7 @@ export class StepList {
     const matches = (step) => !wanted || `${step.n} ${step.s} ${step.by || ""} ${step.plan || ""} ${step.a}`.toLowerCase().includes(wanted);
     this.rows = [...this.state.steps.values()].filter(matches).sort((a, b) => b.n - a.n);
     this.element.setAttribute("aria-label", `${this.rows.length} steps`);
-    this.space.style.height = `${this.rows.length * ROW}px`;
+    this.space.style.height = `${Math.max(3, this.rows.length) * ROW}px`;
     this.paint();
   }
 

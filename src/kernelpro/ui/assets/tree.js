@@ -12,6 +12,9 @@ const FONT = "11.5px system-ui, sans-serif";
 const HOLLOW = new Set(["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
+/* States that are drawn hollow: nothing was judged. */
+export { HOLLOW };
+
 export class TreeView {
   constructor(canvas, over, tip, { onOpen, onSay }) {
     Object.assign(this, { canvas, over, tip, onOpen, onSay });
@@ -151,9 +154,8 @@ export class TreeView {
 
   fit() {
     if (this.stale) this.layout();
-    const [across, down] = this.fitting(1.15);
-    Object.assign(this.view, { across, zoom: down < 0.4 ? down : Math.min(across, down) || down });
-    if (this.view.zoom >= 0.4) this.view.across = Math.max(this.view.zoom, Math.min(across, 1));
+    const [across, down] = this.fitting(1.1);
+    Object.assign(this.view, { across: Math.min(across, 1), zoom: down });
     const [wide, high] = [LEVEL * this.levels * this.view.across, ROW * (this.rows - 1) * this.view.zoom];
     this.view.x = Math.max(44, (this.width - wide - 130) / 2);
     this.view.y = Math.max(26, (this.height - high) / 2);
@@ -171,7 +173,7 @@ export class TreeView {
   zoomBy(factor, x = this.width / 2, y = this.height / 2) {
     const { view } = this;
     const zoom = Math.max(0.0005, Math.min(3, view.zoom * factor));
-    const across = Math.max(zoom, Math.min(1, Math.max(0.002, view.across * factor)));
+    const across = Math.max(0.002, Math.min(Math.max(1, zoom), view.across * factor));
     this.view = { x: x - (x - view.x) * (across / view.across), y: y - (y - view.y) * (zoom / view.zoom), zoom, across };
     this.moved = true;
     this.paint();
@@ -395,32 +397,32 @@ export class TreeView {
   /* The best step and its path come first, then leaves; a label that would cover another one is left out. */
   paintLabels(pen, visibleNodes) {
     const { look, view, meta } = this;
-    const lines = new Map(); // taken stretches of each line of 7 pixels
+    const taken = new Map(); // boxes by the bands of 16 pixels that they touch
     const rank = ({ n, children }) => (n === meta.best || n === this.selected ? 0 : meta.path.has(n) || !n || this.open.has(n) ? 1 : children.length ? 3 : 2);
     const small = Math.min(1, Math.max(0.35, view.zoom * 1.25));
     pen.font = FONT;
-    const take = (left, right, middle) => {
-      for (const shift of [-6, 0, 6]) {
-        const row = Math.floor((middle + shift) / 7);
-        if (!lines.has(row)) lines.set(row, []);
-        lines.get(row).push([left, right]);
+    const bands = (top, bottom) => Array.from({ length: Math.floor(bottom / 16) - Math.floor(top / 16) + 1 }, (_, k) => Math.floor(top / 16) + k);
+    const take = (n, left, right, top, bottom) => {
+      for (const band of bands(top, bottom)) {
+        if (!taken.has(band)) taken.set(band, []);
+        taken.get(band).push([n, left, right, top, bottom]);
       }
     };
-    for (const [node, x, y] of visibleNodes) {
-      const radius = (node.n ? this.radius(this.steps.get(node.n)) : 5) * small - 2;
-      take(x - radius, x + radius, y);
-    }
+    const size = (node) => (node.n ? this.radius(this.steps.get(node.n)) : 5) * small;
+    for (const [node, x, y] of visibleNodes) take(node.n, x - size(node), x + size(node), y - size(node), y + size(node));
     for (const [node, x, y] of [...visibleNodes].sort((a, b) => rank(a[0]) - rank(b[0]))) {
       const step = this.steps.get(node.n);
       const leaf = !node.children.length && node.n;
-      const radius = node.n ? this.radius(step) * small : 5 * small;
+      const radius = size(node) + (node.n === meta.best && !leaf ? 4 : 0);
       const said = node.n ? this.label(step, node.n) : "reference";
       const wide = pen.measureText(said).width + 4;
-      const [left, middle] = leaf ? [x + radius + 5, y] : [x - wide / 2, y - radius - 9];
-      const rows = [-6, 0, 6].map((shift) => Math.floor((middle + shift) / 7));
-      const covered = rows.some((row) => (lines.get(row) || []).some(([from, to]) => left < to && left + wide > from));
-      if (covered && rank(node)) continue;
-      take(left, left + wide, middle);
+      const places = leaf ? [[x + radius + (node.n === meta.best ? 9 : 5), y]] : [[x - wide / 2, y - radius - 9], [x - wide / 2, y + radius + 9]];
+      const free = ([left, middle]) => !bands(middle - 6, middle + 6).some((band) => (taken.get(band) || [])
+        .some(([n, from, to, top, bottom]) => n !== node.n && left < to && left + wide > from && middle - 6 < bottom && middle + 6 > top));
+      const place = places.find(free) || (rank(node) ? null : places[0]);
+      if (!place) continue;
+      const [left, middle] = place;
+      take(node.n, left, left + wide, middle - 6, middle + 6);
       pen.globalAlpha = this.isClosed(node.n) ? 0.35 : 1;
       this.write(pen, said, left, middle, meta.path.has(node.n) ? look.ink : look.soft, node.n === meta.best);
     }
