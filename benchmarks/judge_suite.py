@@ -7,7 +7,7 @@
 Every problem of a suite is prepared, probed and judged. The candidate is torch.compile's own code for the
 reference (the reference itself where there is none), so that an honest judge passes all of them; kernels:PATH
 judges the kernels of the collection instead. While the device is measuring, `--ahead` processes compile the
-next references (compile_ahead.py) and the worker builds the next candidates.
+next references (lab/compile_ahead) and the worker builds the next candidates.
 
 `OUT/rows.jsonl` gets a row when a problem is done; `OUT/results.jsonl` the whole result, from which
 `kernelpro bench kernels:PATH --out OUT` makes its table. Problems that have a row there, or in a file of
@@ -35,9 +35,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compile_ahead import AheadCompilers, AheadRequest, AheadResult
 from suite_rows import format_tables, read_rows
 
+from kernelpro.lab.compile_ahead import AheadCompilers, AheadRequest, AheadResult
 from kernelpro.pools.local import LocalPool
 from kernelpro.records import Candidate, Job, Options, Result, digest
 from kernelpro.suites.judging import BenchJob

@@ -39,7 +39,7 @@ LAB = (
     ("languages", "tasks"),
     ("seeds",),
     ("sandbox",),
-    ("measure",),
+    ("compile_ahead", "measure"),
     ("energy", "profile", "tuning"),
     ("judge",),
     ("study",),

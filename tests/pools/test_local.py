@@ -126,7 +126,7 @@ def test_a_module_with_example_inputs_is_a_task() -> None:
 
 @pytest.mark.long  # a module goes the same way; engine/test_exported_guard.py makes a task of a function
 def test_a_function_is_a_task() -> None:
-    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, x * 0) + y"
+    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return torch.logaddexp(x, torch.zeros_like(x)) + y"
     inputs = [torch.randn(64, 128), torch.rand(64, 128)]
     (verdict,) = kernelpro.judge(softplus_sum, Candidate(source), inputs, target="cpu", options=QUICK)
     assert verdict.status is Status.PASSED, verdict.reason

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import torch
 
+from kernelpro.lab.compile_ahead import AheadCompilers
 from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter
 from kernelpro.lab.exclusive import exclusive
@@ -80,7 +81,7 @@ class JobRunner:
 
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
         self._launcher, self._write = launcher, write
-        self._builds = Builds(self._launcher)
+        self._builds, self._references = Builds(self._launcher), AheadCompilers()
         self._warm: list[_WarmShape] = []
         """The prepared task, one entry for each of its shapes."""
         self._warm_key: Any = None
@@ -92,9 +93,11 @@ class JobRunner:
         """How often memory ran out in the current job although the plan said that it would not."""
 
     def prebuild(self, job: Job) -> None:
-        """Start the build of a queued job."""
+        """Start the build of a queued job, or the compilation of a reference."""
         if job.kind in ("judge", "profile") and job.candidate:
             self._start_builds(job, job.candidate)
+        if job.kind == "compile" and job.task and self._target(job) == "cuda":
+            self._references.begin(job.task.for_target("cuda"), "cuda")
 
     def _start_builds(self, job: Job, candidate: Candidate) -> list[Future[bytes]]:
         """A build for each shape of the task; most languages need only one for all."""
@@ -386,6 +389,7 @@ class JobRunner:
 
     def close(self) -> None:
         """End the prepared task and its processes."""
+        self._references.close()
         self.release_task()
         self._builds.close()
 

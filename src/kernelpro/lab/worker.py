@@ -1,7 +1,8 @@
 """The worker process: reads jobs and writes results as JSON lines. Needs only Python and torch.
 
 Each input line is a `records.Job`; each output line is a `records.Result` or `records.Progress` (key `type`).
-The build of a queued job starts at once, so that compilers run while the device is measuring.
+The build of a queued job starts at once, so that compilers run while the device is measuring. A `compile` job
+is nothing but such a build, of a reference, and gets no result.
 
 A pool starts the worker with `SHARED_IMPORT`, the variables of `start_environment`, and its whole environment
 as the first line of input. The worker imports torch, forks the process that starts sandboxes, and only then
@@ -94,7 +95,8 @@ def serve(
                 write(Result("", error=f"a line is not a job: {type(error).__name__}: {error}"))
                 continue
             worker.prebuild(job)
-            jobs.put(job)
+            if job.kind != "compile":
+                jobs.put(job)
         jobs.put(None)
         while not _orphaned():  # a dying parent closes its pipes before its children are reparented
             time.sleep(_POLL_SECONDS)

@@ -21,7 +21,7 @@ from kernelpro.lab.machine import Device
 from kernelpro.pools.pool import Pool, ProgressCallback, ignore_progress, lost_result, run_jobs
 from kernelpro.pools.process import WorkerProcess
 from kernelpro.pools.scheduler import PendingJob, PoolWorker, Scheduler
-from kernelpro.records import BadInput, Job, Progress, Result, Target
+from kernelpro.records import BadInput, Job, Progress, Result, Target, Task
 
 _MAX_ATTEMPTS = 2
 """Workers that may die over a job: the first may have been killed for another reason."""
@@ -134,10 +134,23 @@ class LocalPool(Pool):
             worker.last_sign = time.monotonic()
         worker.sent[pending.key] = pending
         pending.bug = ""
+        self._process_of(worker).send(replace(pending.job, id=pending.key))
+
+    def _process_of(self, worker: _DeviceState) -> WorkerProcess:
+        """The worker process of a device; it is started if there is none."""
         if worker.process is None:
             worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox), ""
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
-        worker.process.send(replace(pending.job, id=pending.key))
+        return worker.process
+
+    def compile_ahead(self, task: Task, target: Target) -> None:
+        """Compile a reference for a GPU: one worker does it for all of this machine."""
+        if target != "cuda":
+            return
+        with self._lock:
+            usable = (worker for worker in self._workers if worker.device.gpu and not worker.failed)
+            if worker := next(usable, None):
+                self._process_of(worker).send(Job("", "compile", task, target=target))
 
     def _listen(self, worker: _DeviceState, process: WorkerProcess) -> None:
         """Read a worker's output until it ends."""

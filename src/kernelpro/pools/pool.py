@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, Self
 
-from kernelpro.records import Job, Progress, Result, Status, Verdict
+from kernelpro.records import Job, Progress, Result, Status, Target, Task, Verdict
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -38,6 +38,10 @@ class Pool(Protocol):
     def run(self, job: Job, progress: ProgressCallback = ignore_progress) -> Result:
         """Submit a job and wait for its result."""
         return self.submit(job, progress).result()
+
+    def compile_ahead(self, task: Task, target: Target) -> None:
+        """Compile a reference whose jobs come soon, if a worker can do that while it measures."""
+        return
 
     @property
     def pending_jobs(self) -> int:

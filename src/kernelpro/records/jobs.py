@@ -13,7 +13,7 @@ from kernelpro.records.profiling import Profile, ProfileRequest
 from kernelpro.records.shapes import ShapeTimes
 from kernelpro.records.study import BaselineSeed, Hardware, Work
 
-JobKind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy"]
+JobKind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy", "compile"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Job(Record):
     id: str
     kind: JobKind
     """`probe`: can the task be scored, and how fast are its baselines? `study`: its operator graph and its
-    baselines as candidates. `energy`: calibrate the machine's energy counter."""
+    baselines as candidates. `energy`: calibrate the machine's energy counter. `compile`: compile the
+    reference ahead, while other jobs run; there is no result."""
     task: Task | None = None
     candidate: Candidate | None = None
     target: Target | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from kernelpro.pools.pool import Pool, ResultPending
 from kernelpro.records import Candidate, Job, Options, Progress, Result, Target, digest
+from kernelpro.suites.compile_next import CompileNext
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
@@ -52,6 +53,9 @@ def run_jobs(
     """Run all jobs; return how many results are outstanding."""
     outstanding = 0
     waiting, submitted = deque(jobs), dict[Future[Result], BenchJob]()
+    compile_next = CompileNext(pool, ((job.problem.task, job.target, job.options) for job in jobs))
+    if jobs:
+        compile_next.after(jobs[0].problem.task)
     while waiting or submitted:
         while waiting and len(submitted) < _MAX_SUBMITTED:
             job = waiting.popleft()
@@ -64,6 +68,7 @@ def run_jobs(
                 outstanding += 1
                 continue
             log.add(LoggedResult(job.key, replace(result, job=job.key), result.device_seconds))
+            compile_next.after(job.problem.task)
             on_done(job)
     return outstanding
 

@@ -14,6 +14,7 @@ from kernelpro.engine.store import RunStore
 from kernelpro.pools.pool import Pool
 from kernelpro.records import BadInput, InternalError, Result, RunConfig, Status, Verdict, digest
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
+from kernelpro.suites.compile_next import CompileNext
 from kernelpro.suites.judging import OnStage
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
@@ -43,9 +44,12 @@ async def run_searches(
 ) -> int:
     """Run all searches, `parallel` at a time; return how many wait for answers or results from outside."""
     semaphore = asyncio.Semaphore(parallel)
+    problems = ((search.problem.task, search.config.target, search.config.options) for search in searches)
+    compile_next = CompileNext(pool, problems)
 
     async def run(search: BenchSearch) -> bool:
         async with semaphore:
+            compile_next.after(search.problem.task)
             try:
                 log.add(await _search(search, pool, log.folder / "runs", on_stage, on_note))
             except Paused as paused:

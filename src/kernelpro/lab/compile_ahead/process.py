@@ -1,11 +1,8 @@
-"""Compile references ahead of their turn, in processes that never touch the device.
+"""The process that compiles references ahead (compilers.py): requests on stdin, answers on stdout.
 
-A library for judge_suite.py. torch.compile runs on fake tensors: it traces, generates and compiles code for
-the device, and stops before the first call. The judge then finds the code in the compilers' caches, and the
-code itself is a candidate (`seed`). Fake tensors also tell how much memory an eager call needs.
-
-Where the compiler wants to benchmark on the device, it is stopped: another problem may be timed there. The
-judge then compiles that reference itself.
+torch.compile runs on fake tensors: it traces, generates and compiles code for the device, and stops before
+the first call. Where the compiler wants to benchmark on the device, it is stopped: another task may be timed
+there. The judge then compiles that reference itself.
 """
 
 from __future__ import annotations
@@ -14,132 +11,15 @@ import contextlib
 import faulthandler
 import json
 import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-
-from kernelpro.lab.sandbox.launcher import clean_environment  # noqa: E402
-from kernelpro.records import Record, Target, Task, folders  # noqa: E402
-
-_TIMEOUT = 150.0
-"""Seconds for one reference: the largest networks take a minute on one core."""
-
-
-@dataclass(frozen=True)
-class AheadRequest(Record):
-    """A reference to compile."""
-
-    task: Task
-    target: Target
-    compile: bool = True
-    """False: only its memory is computed."""
-
-
-@dataclass(frozen=True)
-class AheadResult(Record):
-    """What is known of a reference before the judge prepares it."""
-
-    seed: str = ""
-    """torch.compile's code as a candidate; empty if there is none."""
-    reason: str = ""
-    """Why there is no seed, or why nothing was compiled."""
-    eager_bytes: int | None = None
-    """Device memory of one eager call: parameters, inputs, intermediate tensors and outputs."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """By stage: memory, compile."""
-
-
-class AheadCompilers:
-    """Some processes that serve a queue of references."""
-
-    def __init__(self, processes: int, log: Path):
-        self._log = log
-        self._queue: queue.Queue[tuple[AheadRequest, Future[AheadResult]] | None] = queue.Queue()
-        self._processes: set[subprocess.Popen[str]] = set()
-        self._closed = threading.Event()
-        for _ in range(processes):
-            threading.Thread(target=self._serve, daemon=True).start()
-
-    def submit(self, request: AheadRequest) -> Future[AheadResult]:
-        """Queue a reference."""
-        future: Future[AheadResult] = Future()
-        self._queue.put((request, future))
-        return future
-
-    def _serve(self) -> None:
-        process = self._start()
-        while (item := self._queue.get()) is not None and not self._closed.is_set():
-            request, future = item
-            if process.poll() is not None:
-                process = self._start()
-            watchdog = threading.Timer(_TIMEOUT, _kill, (process,))
-            watchdog.start()
-            started = time.monotonic()
-            assert process.stdin and process.stdout
-            try:
-                process.stdin.write(request.dumps() + "\n")
-                process.stdin.flush()
-                future.set_result(AheadResult.from_json(json.loads(process.stdout.readline())))
-            except (OSError, ValueError):  # it was killed or crashed
-                seconds = time.monotonic() - started
-                future.set_result(
-                    AheadResult(reason="its process ended", seconds={"compile": round(seconds, 3)})
-                )
-            finally:
-                watchdog.cancel()
-        _kill(process)
-
-    def _start(self) -> subprocess.Popen[str]:
-        cache = folders.cache("compiled")
-        cache.mkdir(parents=True, exist_ok=True)
-        # the environment of the judge's baselines: settings of the compiler are part of the caches' keys
-        environment = os.environ | clean_environment()
-        environment |= {
-            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
-            "TRITON_CACHE_DIR": f"{cache}/triton",
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        }
-        with self._log.open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, __file__],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                preexec_fn=lambda: os.nice(10),
-            )
-        self._processes.add(process)
-        return process
-
-    def close(self) -> None:
-        """Stop all processes."""
-        self._closed.set()
-        for process in list(self._processes):
-            self._queue.put(None)
-            _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-# --- in the process --------------------------------------------------------------------------------------
+from kernelpro.lab.compile_ahead.compilers import AheadRequest, AheadResult
+from kernelpro.records import Task
 
 
 class _NeedsDevice(Exception):
@@ -207,7 +87,7 @@ def _name_types_as_on_the_device() -> None:
             type_expr = torch.nn.Parameter if is_parameter else torch.Tensor
         return original(self, name, type_expr, example_value, *rest, **named)
 
-    SubgraphTracer.create_graph_input = create
+    SubgraphTracer.create_graph_input = create  # type: ignore[method-assign]
 
 
 def _compile(request: AheadRequest) -> AheadResult:
@@ -218,6 +98,8 @@ def _compile(request: AheadRequest) -> AheadResult:
     from kernelpro.lab.tasks.reference import load_source, unload
 
     task, device = request.task, request.target
+    if task.form != "kernelbench":
+        return AheadResult(reason="only tasks with get_inputs are compiled ahead")
     torch._dynamo.reset()
     if device != "cpu":  # code for the CPU depends on the number of threads
         torch.set_num_threads(1)
@@ -270,7 +152,7 @@ def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -
     CompiledFxGraph.__call__ = stop  # type: ignore[method-assign,assignment]
     capture._tensor_key = _storage_key
     try:
-        torch.compile(model)(*inputs)
+        torch.compile(model)(*inputs)  # type: ignore[no-untyped-call]
         return "", "no compiled code was called"
     except _Captured as captured:
         outputs: list[Any] = []
@@ -304,9 +186,9 @@ def _live_bytes() -> Iterator[Any]:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
-    class LiveBytes(TorchDispatchMode):
+    class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self.live = self.peak = 0
             self.known: set[int] = set()
 

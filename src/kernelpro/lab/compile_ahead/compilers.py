@@ -1,0 +1,144 @@
+"""A queue of references that are compiled ahead of their turn, served by processes of low priority.
+
+The judge then finds the code of torch.compile in the compilers' caches, and the code itself is a candidate
+(`seed`). Fake tensors also tell how much memory an eager call needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelpro.lab.sandbox.launcher import clean_environment
+from kernelpro.records import Record, Target, Task, folders
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+"""The folder of the package."""
+_MAX_PROCESSES = 4
+_TIMEOUT = 150.0
+"""Seconds for one reference: the largest networks take a minute on one core."""
+
+
+@dataclass(frozen=True)
+class AheadRequest(Record):
+    """A reference to compile."""
+
+    task: Task
+    target: Target
+    compile: bool = True
+    """False: only its memory is computed."""
+
+
+@dataclass(frozen=True)
+class AheadResult(Record):
+    """What is known of a reference before the judge prepares it."""
+
+    seed: str = ""
+    """torch.compile's code as a candidate; empty if there is none."""
+    reason: str = ""
+    """Why there is no seed, or why nothing was compiled."""
+    eager_bytes: int | None = None
+    """Device memory of one eager call: parameters, inputs, intermediate tensors and outputs."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage: memory, compile."""
+
+
+class AheadCompilers:
+    """Some processes that serve a queue of references. They start with the first one."""
+
+    def __init__(self, processes: int | None = None, log: Path | None = None):
+        """`processes`: None for a quarter of the cores. `log`: gets what the processes print."""
+        self._count = (
+            min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) // 4) if processes is None else processes
+        )
+        self._log = log
+        self._queue: queue.Queue[tuple[AheadRequest, Future[AheadResult]] | None] = queue.Queue()
+        self._begun: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._closed = threading.Event()
+
+    def begin(self, task: Task, target: Target) -> None:
+        """Compile a reference, once, for whoever uses the compilers' caches later."""
+        if task.id not in self._begun and self._count:
+            self._begun.add(task.id)
+            self.submit(AheadRequest(task, target))
+
+    def submit(self, request: AheadRequest) -> Future[AheadResult]:
+        """Queue a reference."""
+        while len(self._threads) < self._count:
+            self._threads.append(threading.Thread(target=self._serve, daemon=True))
+            self._threads[-1].start()
+        future: Future[AheadResult] = Future()
+        self._queue.put((request, future))
+        return future
+
+    def _serve(self) -> None:
+        process = self._start()
+        while (item := self._queue.get()) is not None and not self._closed.is_set():
+            request, future = item
+            if process.poll() is not None:
+                process = self._start()
+            watchdog = threading.Timer(_TIMEOUT, _kill, (process,))
+            watchdog.start()
+            started = time.monotonic()
+            assert process.stdin and process.stdout
+            try:
+                process.stdin.write(request.dumps() + "\n")
+                process.stdin.flush()
+                future.set_result(AheadResult.from_json(json.loads(process.stdout.readline())))
+            except (OSError, ValueError):  # it was killed or crashed
+                seconds = time.monotonic() - started
+                future.set_result(
+                    AheadResult(reason="its process ended", seconds={"compile": round(seconds, 3)})
+                )
+            finally:
+                watchdog.cancel()
+        _kill(process)
+
+    def _start(self) -> subprocess.Popen[str]:
+        cache = folders.cache("compiled")
+        cache.mkdir(parents=True, exist_ok=True)
+        # the environment of the judge's baselines: settings of the compiler are part of the caches' keys
+        environment = os.environ | clean_environment()
+        environment |= {
+            "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+            "TRITON_CACHE_DIR": f"{cache}/triton",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
+        with (self._log or Path(os.devnull)).open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "kernelpro.lab.compile_ahead.process"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=lambda: os.nice(10),
+            )
+        self._processes.add(process)
+        return process
+
+    def close(self) -> None:
+        """Stop all processes."""
+        self._closed.set()
+        for process in list(self._processes):
+            self._queue.put(None)
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
