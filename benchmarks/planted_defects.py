@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # CPU time is work then, no spinning
 
 from planted.case import Case, generate  # noqa: E402
 from planted.families import CPU, CUDA  # noqa: E402

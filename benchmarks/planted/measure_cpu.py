@@ -1,7 +1,8 @@
 """Profiles a case and its healthy twin on the CPU, in one forked process.
 
-Both kernels are called in turn with cold caches; the best call of each counts, because other work on the
-machine only ever adds time. The rest is what `kernelpro profile` does, without its sandbox.
+Both kernels are called in turn with cold caches; the best call of each counts. Other work on the machine adds
+time, to long calls more than to short ones; what threads wait for a core is therefore taken off (`_uncontended_seconds`).
+The rest is what `kernelpro profile` does, without its sandbox.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +135,34 @@ def _time_in_turn(calls: dict[str, Any], flusher: Flusher) -> dict[str, float]:
         for side, call in calls.items():
             call()
             flusher.flush()
-            begun = time.perf_counter()
-            call()
-            samples[side].append(1e3 * (time.perf_counter() - begun))
+            samples[side].append(1e3 * _uncontended_seconds(call))
     return {side: min(values) for side, values in samples.items()}
+
+
+def _uncontended_seconds(call: Callable[[], object]) -> float:
+    """Time of a call without the time for which its threads were ready to run and no core was free.
+
+    The call lasts as long as its slowest thread: at least the CPU time of each (threads sleep while they wait
+    for others, see `OMP_WAIT_POLICY`), and at least what is left without the longest delay of any.
+    """
+    before, begun = _thread_clocks(), time.perf_counter()
+    call()
+    wall = time.perf_counter() - begun
+    spent = []
+    for thread, (ran, delay) in _thread_clocks().items():
+        ran_before, delay_before = before.get(thread, (0.0, 0.0))
+        spent.append((ran - ran_before, delay - delay_before))
+    return min(wall, max(wall - max(delay for _, delay in spent), max(ran for ran, _ in spent)))
+
+
+def _thread_clocks() -> dict[str, tuple[float, float]]:
+    """Seconds that each thread has run, and has waited for a core."""
+    clocks = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            ran, delay, _ = (task / "schedstat").read_text().split()
+            clocks[task.name] = int(ran) / 1e9, int(delay) / 1e9
+    return clocks
 
 
 def _analyze(folder: Path) -> Any:

@@ -215,7 +215,7 @@ def _count(rows: dict[str, Any], folder: Path, end: float) -> None:
         for side, data in row.get("profiles", {}).items():
             launches = sum(kernel["launches"] for kernel in data["kernels"])
             if (
-                roofline.classify(Profile.from_json(data)).bound is not Bound.LAUNCH
+                roofline.counted_class(Profile.from_json(data)) is not Bound.LAUNCH
                 and launches <= _MAX_LAUNCHES
             ):
                 entries.append((row["case"]["name"], side))

@@ -59,7 +59,7 @@ def lacks_counters(row: dict[str, Any]) -> bool:
     """Whether ncu was interrupted: a kernel on a GPU without counters, outside class launch."""
     profile = Profile.from_json(row["profiles"]["defective"])
     counted = any(kernel.metrics for kernel in profile.kernels)
-    return profile.target == "cuda" and not counted and roofline.classify(profile).bound is not Bound.LAUNCH
+    return profile.target == "cuda" and not counted and roofline.counted_class(profile) is not Bound.LAUNCH
 
 
 def score(row: dict[str, Any]) -> CaseScore:

@@ -10,6 +10,8 @@ because it is the bound of the problem and not of today's implementation; the di
  2. the task is so small that its floor lies below a kernel's latency  -> latency
  3. memory and arithmetic need about the same time                     -> mixed
  4. else the longer of the two                                         -> memory or compute
+
+In class launch, counters are collected where kernels still take a quarter of a call (`counted_class`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ IDLE_SHARE = 0.35
 unavoidably."""
 UNAVOIDABLE_IDLE_US = 15.0
 """Of a call: one launch and one synchronization (8-12 us on an H200 host)."""
+COUNTED_SHARE, COUNTED_LAUNCHES = 0.25, 8
+"""Of a call in class launch: its kernels are counted from this share of the time on, where halving them would
+be noticeable, and up to this many launches, because ncu replays each of them dozens of times."""
 LATENCY_MS = 0.004
 """Below this floor a kernel's own start and end dominate (2-4 us on current chips)."""
 MIXED = 1.33
@@ -73,6 +78,20 @@ def classify(profile: Profile) -> Classification:
         "low",
         f"{why}; counters indicate {observed} ({utilization}), but the task's own bound decides",
     )
+
+
+def counted_class(profile: Profile) -> Bound:
+    """The class whose counters are worth collecting: that of the profile, or of its kernels in class launch.
+
+    A call can wait for the host and have slow kernels as well.
+    """
+    bound = classify(profile).bound
+    timeline = profile.timeline
+    if bound is not Bound.LAUNCH or timeline is None or profile.target == "cpu":
+        return bound
+    busy = timeline.busy_us / untraced_us(profile, timeline)
+    few = timeline.launches <= COUNTED_LAUNCHES
+    return _analytic(profile)[0] if few and busy >= COUNTED_SHARE else bound
 
 
 def _idle(profile: Profile) -> tuple[float, str] | None:

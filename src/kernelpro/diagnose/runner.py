@@ -32,7 +32,11 @@ def select(
     diagnostics: Iterable[Diagnostic], bound: Bound, target: str, energy: bool = False
 ) -> list[Diagnostic]:
     """Diagnostics that run for this class; energy diagnostics only where energy is an objective."""
-    return [d for d in _applicable(diagnostics, target, energy) if not d.metrics or bound in d.bounds]
+    return _selected(_applicable(diagnostics, target, energy), {bound})
+
+
+def _selected(applicable: Iterable[Diagnostic], bounds: set[Bound]) -> list[Diagnostic]:
+    return [d for d in applicable if not d.metrics or bounds & d.bounds]
 
 
 def _applicable(diagnostics: Iterable[Diagnostic], target: str, energy: bool) -> list[Diagnostic]:
@@ -78,7 +82,8 @@ def diagnose(
     classification = roofline.classify(profile)
     account = make_account(profile)
     applicable = _applicable(diagnostics, profile.target, energy)
-    selected = applicable if run_all else select(applicable, classification.bound, profile.target, energy)
+    bounds = {classification.bound, roofline.counted_class(profile)}
+    selected = applicable if run_all else _selected(applicable, bounds)
     findings: list[Finding] = []
     skipped = list(profile.skipped)
     completed = []

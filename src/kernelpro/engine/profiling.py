@@ -57,7 +57,7 @@ async def profile(
     everything = runner.request_all(selected, "cuda", spec.references)
     result = _profile(await submit(_job(spec, everything if spec.single_job else ProfileRequest())))
     if result.target == "cuda" and not spec.single_job:
-        bound = roofline.classify(result).bound
+        bound = roofline.counted_class(result)
         needed = runner.request_for(selected, result, bound, spec.references, spec.energy)
         request = everything if spec.all_counters else needed
         if request.metrics:

@@ -30,6 +30,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     between = max(0.0, timeline.gaps_us - LAUNCH_US * timeline.launches)
     call = untraced_us(context.profile, timeline)
     lost = min(between + max(0.0, around - LEAD_US), max(0.0, call - timeline.busy_us))
+    if not timeline.syncs and call - timeline.busy_us < timeline.busy_us:
+        lost = min(lost, between)  # the next call's host time passes while this call's kernels run
     if has_short_kernels(context) or lost < MIN_IDLE * call:
         return None
     slow = {
