@@ -116,13 +116,16 @@ def _predicted(diagnosis: Diagnosis, accepted: Iterable[Iterable[str]]) -> float
     """The joint gain of the findings on planted defects: their savings add up."""
     total = sum(part.ms for part in diagnosis.account)
     chosen: list[Finding] = []
-    for names in accepted:
-        first = next(finding.diagnostic for finding in diagnosis.findings if finding.diagnostic in names)
-        chosen += [finding for finding in diagnosis.findings if finding.diagnostic == first]
+    for names in accepted:  # without the defect, all findings that name it go
+        named = [finding for finding in diagnosis.findings if finding.diagnostic in names]
+        chosen += [finding for finding in named if not finding.explained_by] or named[:1]
     if len(chosen) == 1:
         return chosen[0].gain.factor
     saved = sum(finding.saves_ms for finding in chosen)
-    return total / max(total - saved, min(total, diagnosis.roofline.floor_ms))
+    return max(
+        max(finding.gain.factor for finding in chosen),
+        total / max(total - saved, min(total, diagnosis.roofline.floor_ms)),
+    )
 
 
 def summarize(scores: list[CaseScore]) -> dict[str, Any]:

@@ -228,6 +228,15 @@ def test_host_time_that_only_the_tracer_made_does_not() -> None:
     assert analyze("host_gaps", context([("a", 100.0, 1)], 1000.0, time_ms=0.105)) is None
 
 
+def test_host_time_that_the_previous_call_hides_does_not() -> None:
+    """One launch and no synchronization: the host prepares the next call while this one's kernel runs."""
+    assert analyze("host_gaps", context([("a", 192.0, 1)], 462.0, time_ms=0.256)) is None
+    found = analyze(
+        "host_gaps", context([("a", 192.0, 1)], 462.0, time_ms=0.256, syncs={"cudaStreamSynchronize": 1.0})
+    )
+    assert found
+
+
 def test_a_transposition_that_the_candidate_wrote_is_no_needless_copy() -> None:
     assert analyze("needless_copies", context([("transpose_kernel", 130.0, 1)], 160.0, nbytes=5e8)) is None
 

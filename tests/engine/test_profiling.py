@@ -12,6 +12,7 @@ from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
 from kernelpro.authors.author import Assignment, Author, Draft
+from kernelpro.diagnose import roofline
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.engine import baseline_profile, profiling
 from kernelpro.engine.loop import Engine
@@ -71,6 +72,19 @@ def test_a_comparison_that_is_not_made_is_said() -> None:
     busy, jobs = profiled(load("softmax_cuda"), references=("compile",))
     assert jobs[1].profile_request.references == ("compile",) and not compare_notes(busy)
     assert not compare_notes(profiled(load("launch_overhead"))[0])
+
+
+def test_kernels_of_a_call_that_waits_for_the_host_are_counted_where_they_matter() -> None:
+    """Half of the call is idle; its one kernel takes the other half."""
+    softmax = load("softmax_cuda")
+    assert softmax.timeline is not None
+    call_us = 2 * softmax.timeline.busy_us + 30.0
+    timeline = replace(softmax.timeline, call_us=call_us)
+    waiting = replace(softmax, timeline=timeline, time_ms=call_us / 1e3)
+    _, jobs = profiled(waiting)
+    assert roofline.classify(waiting).bound is Bound.LAUNCH and jobs[1].profile_request.metrics
+    many = replace(waiting, timeline=replace(timeline, launches=64.0))
+    assert len(profiled(many)[1]) == 1, "ncu would replay each of 64 launches"
 
 
 # --- once a run --------------------------------------------------------------------------------------------------------

@@ -35,10 +35,16 @@ _MIN_NAMED = 0.1
 """Share of the unclaimed time from which a kind of part is named."""
 
 
-def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Finding], list[float]]:
-    """The findings with `saves_ms`, and what they leave of each part of the account."""
+def share_claims(
+    findings: Sequence[Finding], account: Account, least_ms: float = 0.0
+) -> tuple[list[Finding], list[float]]:
+    """The findings with `saves_ms`, and what they leave of each part of the account.
+
+    Together they leave at least `least_ms` of the call, what good kernels take.
+    """
     left = [0.0 if part.part == "floor" else part.ms for part in account.parts]
     surplus = sum(left)
+    can_save = max(0.0, account.total_ms - least_ms)
     taken: list[dict[str, float]] = [{} for _ in account.parts]
     shared = []
     for finding in findings:
@@ -60,9 +66,10 @@ def share_claims(findings: Sequence[Finding], account: Account) -> tuple[list[Fi
             shared.append(replace(finding, explained_by=cause, claims=()))
             continue
         saves = account.total_ms * (1 - 1 / finding.gain.factor)
-        saves = min(available, saves * available / whole) if whole else 0.0
+        saves = min(available, can_save, saves * available / whole) if whole else 0.0
+        can_save -= saves
         for i in claimed:
-            share = left[i] * saves / available
+            share = left[i] * saves / available if available else 0.0
             left[i] -= share
             taken[i][finding.diagnostic] = taken[i].get(finding.diagnostic, 0.0) + share
         kinds = dict.fromkeys(account.parts[i].part for i in claimed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import CpuLoop
 
@@ -40,19 +41,24 @@ class HotLoops:
         return sum(loop.share * saved(loop) for loop in self.loops)
 
 
-def hot_loops(context: DiagnosticContext, has_problem: Callable[[CpuLoop], object]) -> HotLoops | None:
-    """Loops with this problem, where they take a tenth of the time or more."""
-    loops = HotLoops(tuple(loop for loop in context.cpu.loops if has_problem(loop)))
-    return loops if loops.share >= MIN_SHARE else None
+def hot_loops(
+    context: DiagnosticContext, has_problem: Callable[[CpuLoop], object], whole: bool = True
+) -> HotLoops | None:
+    """Loops with this problem, where they take a tenth of the time or more.
+
+    `whole`: with the time of their code elsewhere (`with_outside_time`).
+    """
+    loops = with_outside_time(context.cpu) if whole else without_overlap(context.cpu.loops)
+    problem = HotLoops(tuple(loop for loop in loops if has_problem(loop)))
+    return problem if problem.share >= MIN_SHARE else None
 
 
-def own_calls(loop: CpuLoop) -> tuple[str, ...]:
-    """Functions that the loop calls and that neither libm nor the OpenMP runtime provides."""
-    return tuple(
-        name
-        for name in loop.calls
-        if name not in loop.math and not name.startswith(("GOMP_", "omp_", "__kmpc_", "__aarch64_", "mem"))
-    )
+def interleaves(loop: CpuLoop) -> bool:
+    """Whether the loop's strided accesses are its updates: an array in which threads have every n-th element.
+
+    With an array of its own, each thread walks contiguous memory.
+    """
+    return loop.updates > 0 and loop.strided == 2 * loop.updates and loop.parallel
 
 
 def require_samples(context: DiagnosticContext) -> None:

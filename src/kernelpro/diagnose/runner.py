@@ -115,10 +115,18 @@ def diagnose(
 
 def _with_unexplained(ranked: list[Finding], profile: Profile, account: Account) -> list[Finding]:
     """The findings with times that add up; after the causes, one about time that none of them explains."""
-    shared, left = share_claims(ranked, account)
+    shared, left = share_claims(ranked, account, _least_ms(profile, account))
     rest = unexplained(profile, account, left, any(f.objective == "speed" and f.claims for f in ranked))
     causes = sum(finding.objective == "speed" and not finding.explained_by for finding in shared)
     return [*shared[:causes], rest, *shared[causes:]] if rest else shared
+
+
+def _least_ms(profile: Profile, account: Account) -> float:
+    """What good kernels take of this call's time; 0 where only the floor is known, which no part includes."""
+    context = DiagnosticContext(profile, Bound.MEMORY, account=account)
+    if profile.target != "cpu" or profile.cpu is None or not context.floor_is_valid:
+        return 0.0
+    return account.total_ms / context.reachable_gain
 
 
 def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from kernelpro.records.base import Record
 
+_USUAL_BITS = 256
+"""Width of vectors that g++ and clang++ choose by default on processors with 512 bits."""
+
 
 @dataclass(frozen=True)
 class MachineLoop(Record):
@@ -32,6 +35,8 @@ class MachineLoop(Record):
     strided: int = 0
     """Memory accesses with a stride of 1 KiB or more, or a stride held in a register."""
     strided_bytes: int = 0
+    strided_stores: int = 0
+    """Stores among them."""
     streamed: int = 0
     """Other memory accesses that advance."""
     streamed_bytes: int = 0
@@ -222,5 +227,6 @@ class CpuProfile(Record):
 
     @property
     def lanes(self) -> int:
-        """float32 values in a vector register."""
-        return self.vector_bits // 32
+        """float32 values in the vectors that compilers use: 256 bits unless the code has wider ones."""
+        used = max((loop.bits for function in self.static.functions for loop in function.loops), default=0)
+        return max(used, min(self.vector_bits, _USUAL_BITS)) // 32

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops, own_calls
+from kernelpro.diagnose.account.loop_time import own_calls
+from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
 

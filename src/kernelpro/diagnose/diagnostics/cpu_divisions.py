@@ -6,13 +6,15 @@ from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
 
-_FLOAT_COST, _INTEGER_COST = 8.0, 16.0
+_FLOAT_COST, _INTEGER_COST = 14.0, 60.0
 """In simple instructions: a vector division starts every 5 to 10 cycles, a 64-bit integer one every 10 to
-40, at 1 or 2 instructions per cycle for the rest."""
+40, at 1 to 3 instructions per cycle for the rest."""
+_OVERLAP = 0.8
+"""Share of the shorter that the divider and the other units spend at the same time."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    loops = hot_loops(context, lambda loop: loop.fixed_divisors or loop.count("integer_division"))
+    loops = hot_loops(context, lambda loop: loop.fixed_divisors or loop.count("integer_division"), False)
     if loops is None:
         return None
     saved = loops.weighted(lambda loop: _division_share(loop, context.cpu.lanes))
@@ -44,8 +46,9 @@ def _division_share(loop: CpuLoop, lanes: int) -> float:
     """Share of the loop's cost in divisions; without integer ones a scalar loop may be vectorized."""
     integer = loop.count("integer_division")
     cost = _FLOAT_COST * loop.fixed_divisors + _INTEGER_COST * integer
-    rest = loop.instructions / (loop.instructions + cost)
-    return 1 - rest / (lanes if integer and not loop.bits else 1)
+    rest = float(loop.instructions - loop.fixed_divisors - integer)
+    before = rest + cost if integer else max(rest, cost) + (1 - _OVERLAP) * min(rest, cost)
+    return 1 - rest / before / (lanes if integer and not loop.bits else 1)
 
 
 DIAGNOSTIC = Diagnostic(
@@ -55,6 +58,7 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger="loops with at least a tenth of the time divide by a loop-invariant register, or divide integers",
     remedy="multiply by a precomputed reciprocal; nested loops instead of remainders",
-    gain_basis="the divisions' share of the loop, by their cost in instructions",
+    gain_basis="the divisions' share of the loop, by their cost in instructions, which other instructions "
+    "partly hide",
     claims=("divisions", "vector_code", "scalar_code"),
 )

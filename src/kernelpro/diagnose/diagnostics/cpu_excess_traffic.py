@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import FAR, MIN_PASS_SHARE, require_samples
+from kernelpro.diagnose.cpu_loops import FAR, require_samples
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import Bound, Evidence
 
+MIN_PASS_SHARE = 0.05
+"""Share of the time from which a loop counts as a pass over the data."""
 _INTERPRETED = 0.15
 
 

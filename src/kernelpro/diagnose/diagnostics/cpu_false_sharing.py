@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops
+from kernelpro.diagnose.cpu_loops import MIN_SHARE, hot_loops, interleaves
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
 
-_ATOMIC_COST = 25.0
+_ATOMIC_COST = 40.0
 """In simple instructions: an atomic operation takes about 20 cycles alone, more under contention."""
-INFLATED = 1.4
+INFLATED, INTERLEAVED = 1.4, 1.15
 """CPU time of all threads over that of one thread alone. Shared caches and memory account for less in
-loops of scalar updates."""
+loops of scalar updates. Less is enough where each thread updates every n-th element of an array."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -25,10 +25,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             f"{loops.share:.0%} of the time is in loops with atomics, which cost about {_ATOMIC_COST:g} "
             "simple instructions each"
         )
-    elif inflation >= INFLATED and (
-        loops := hot_loops(context, lambda loop: loop.updates and not loop.bits and loop.parallel)
-    ):
-        saved = loops.share * (1 - 1 / inflation)
+    elif loops := hot_loops(context, lambda loop: _updates_neighbors(loop, inflation)):
+        saved = loops.weighted(
+            lambda loop: 1 - 1 / inflation / (context.cpu.lanes if interleaves(loop) else 1)
+        )
         cause = "false sharing: threads update neighboring elements and invalidate each other's cache line"
         basis = (
             f"{loops.share:.0%} of the time is in loops that update memory; all threads together need "
@@ -49,6 +49,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     )
 
 
+def _updates_neighbors(loop: CpuLoop, inflation: float) -> bool:
+    least = INTERLEAVED if interleaves(loop) else INFLATED
+    return loop.updates > 0 and not loop.bits and loop.parallel and inflation >= least
+
+
 def _without_atomics(loop: CpuLoop, lanes: int) -> float:
     """What is left of a loop with private sums: the compiler can then also vectorize it."""
     vectors = 1 if loop.indirect else lanes
@@ -61,7 +66,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger="a tenth of the time in loops with atomics; or in parallel loops of scalar updates whose threads "
-    f"together take {INFLATED:g}x the CPU time of one thread alone",
+    f"together take {INFLATED:g}x the CPU time of one thread alone ({INTERLEAVED:g}x if updates are strided)",
     remedy="private sums per thread, combined at the end",
     gain_basis="the atomics' cost in instructions, or the CPU time beyond that of one thread",
     advice=(
@@ -75,6 +80,7 @@ DIAGNOSTIC = Diagnostic(
         "vector_code",
         "native_code",
         "dependency_chains",
+        "strided_access",
         "double_precision",
         "idle_cores",
     ),

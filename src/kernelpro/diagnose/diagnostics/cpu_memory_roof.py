@@ -26,6 +26,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         "large copy's bandwidth",
         saved_share=max(0.0, 1 - least / profile.time_ms),
         basis="down to the least bytes over the bandwidth of a copy",
+        to_floor=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account.cpu import system_share
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
@@ -16,7 +17,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if run.minor_faults is None or run.system_ms is None or run.cpu_ms is None:
         raise MissingData("observed calls")
     fresh = run.minor_faults * page
-    share = run.system_ms / run.cpu_ms if run.cpu_ms > 0 else 0.0
+    share = system_share(context.cpu)
     if fresh < _MIN_BYTES or share < MIN_SHARE:
         return None
     return Match(
@@ -31,8 +32,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         saved_share=share,
         basis=(
-            f"{run.system_ms:.1f} of {run.cpu_ms:.1f} ms of CPU time per call are spent in the operating"
-            " system"
+            f"{share * run.cpu_ms:.1f} of {run.cpu_ms:.1f} ms of CPU time per call are spent on page faults, "
+            "in the operating system"
         ),
     )
 
@@ -46,7 +47,7 @@ DIAGNOSTIC = Diagnostic(
         f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the kernel"
     ),
     remedy="reuse memory between calls, or need none",
-    gain_basis="the operating system's share of the CPU time",
+    gain_basis="the operating system's share of the CPU time, at most 3 us per page",
     advice=(
         "avoid large temporaries: keep a row or a block in a buffer per thread",
         "allocate scratch memory once (a buffer of the module, a static vector) and reuse it",

@@ -6,8 +6,8 @@ from kernelpro.diagnose.account.cpu import coordination_calls, coordination_shar
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
-MIN_SHARE = 0.08
-"""Of the busiest thread's time in the OpenMP runtime. Other work on the machine causes half of it."""
+MIN_SHARE = 0.04
+"""Of the threads' time in the OpenMP runtime."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
     "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
@@ -36,11 +36,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause, advice = "threads fetch small pieces of work, each through the OpenMP runtime", _PIECES
     effective = effective_threads(cpu) or float(cpu.cores)
     left = (1 - waiting) * effective / cpu.cores
-    if run.alone_ms:  # one thread has neither regions nor locks to wait for
-        left = max(left, min(1.0, run.alone_ms / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
-            percent("time of the busiest thread in the OpenMP runtime", waiting, MIN_SHARE),
+            percent("time of all threads in the OpenMP runtime", waiting, MIN_SHARE),
             Evidence("effective threads", effective, cpu.cores),
             *(() if run.alone_ms is None else (Evidence("a call with one thread", run.alone_ms, unit="ms"),)),
         ),
@@ -58,8 +56,8 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger="a loop calls the OpenMP runtime (a parallel region, the next piece of a dynamic schedule, a "
-    f"lock), in which the busiest thread spends at least {MIN_SHARE:.0%} of its time",
+    f"lock), in which threads spend at least {MIN_SHARE:.0%} of their time",
     remedy="one parallel region with large pieces of work and private sums",
-    gain_basis="the waiting and the idle cores, but not below the time of one thread over the cores",
+    gain_basis="the waiting and the idle cores",
     claims=("thread_coordination", "idle_cores"),
 )

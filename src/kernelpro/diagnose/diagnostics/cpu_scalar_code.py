@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops, own_calls
+from kernelpro.diagnose.account.loop_time import own_calls
+from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import CpuLoop, Evidence
@@ -30,11 +31,17 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("floats per vector", lanes),
         ),
         cause=f"the hot loop is not vectorized, 1 instead of {lanes} floats at a time: {reasons}",
-        saved_share=loops.weighted(lambda loop: 1 - 1 / (lanes * (_CALL if own_calls(loop) else 1))),
+        saved_share=loops.weighted(lambda loop: 1 - 1 / lanes) + _saved_calls(context, lanes),
         basis=f"{loops.share:.0%} of the time is in scalar loops; {lanes} floats at once leave 1/{lanes} of "
         "it",
         where=loops.worst.where,
     )
+
+
+def _saved_calls(context: DiagnosticContext, lanes: int) -> float:
+    """What goes beyond that with the calls: of the loops' own time, not of the functions that they call."""
+    own = hot_loops(context, lambda loop: _is_scalar(loop) and own_calls(loop), whole=False)
+    return own.share / lanes * (1 - 1 / _CALL) if own else 0.0
 
 
 def _is_scalar(loop: CpuLoop) -> object:

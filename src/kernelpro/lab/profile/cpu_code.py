@@ -234,12 +234,13 @@ def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> MachineLoop:
     )
     if not innermost:
         return loop
-    strided, strided_bytes, streamed, streamed_bytes = _classify_accesses(body, written)
+    strided, strided_bytes, strided_stores, streamed, streamed_bytes = _classify_accesses(body, written)
     chains = _accumulation_chains(body, written)
     return replace(
         loop,
         strided=strided,
         strided_bytes=strided_bytes,
+        strided_stores=strided_stores,
         streamed=streamed,
         streamed_bytes=streamed_bytes,
         chain=max(chains.values(), default=0),
@@ -251,9 +252,12 @@ def _analyze_loop(body: list[CpuInstruction], innermost: bool) -> MachineLoop:
     )
 
 
-def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) -> tuple[int, int, int, int]:
-    """Count strided and streamed accesses and their bytes. Strided: a scalar with a large stride, or one in a
-    register."""
+def _classify_accesses(
+    body: Sequence[CpuInstruction], written: Counter[str]
+) -> tuple[int, int, int, int, int]:
+    """Count strided accesses, their bytes and their stores; streamed accesses and their bytes.
+
+    Strided: a scalar with a large stride, or one in a register."""
     steps: dict[str, int | str | None] = {}
     for register in written:
         moves = [i.step(register) for i in body if register in i.writes]
@@ -263,7 +267,7 @@ def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) ->
         else:
             fixed = all(isinstance(m, int) or (m is not None and m not in written) for m in moves)
             steps[register] = "register" if fixed else None
-    strided = strided_bytes = streamed = streamed_bytes = 0
+    strided = strided_bytes = strided_stores = streamed = streamed_bytes = 0
     for instruction in body:
         if (
             not instruction.memory
@@ -284,9 +288,10 @@ def _classify_accesses(body: Sequence[CpuInstruction], written: Counter[str]) ->
             "gather" in instruction.kinds and _has_register_stride(instruction, body)
         ):
             strided, strided_bytes = strided + 1, strided_bytes + instruction.size
+            strided_stores += "store" in instruction.kinds
         elif moved:
             streamed, streamed_bytes = streamed + 1, streamed_bytes + instruction.size
-    return strided, strided_bytes, streamed, streamed_bytes
+    return strided, strided_bytes, strided_stores, streamed, streamed_bytes
 
 
 def _has_register_stride(gather: CpuInstruction, body: Sequence[CpuInstruction]) -> bool:

@@ -8,7 +8,7 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +54,16 @@ def vector_bits() -> int:
     return 512 if "avx512f" in flags else 256 if "avx" in flags else 128
 
 
+@dataclass
+class _Nest:
+    """An outermost loop: its parts, and the line of the longest of them."""
+
+    where: str
+    longest: float
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    calls: set[str] = field(default_factory=set)
+
+
 def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None = None) -> CpuProfile:
     """Combine code and observed calls; `sources` give the text of each loop's line."""
     source_lines = {Path(name).name: text.splitlines() for name, text in (sources or {}).items()}
@@ -66,32 +76,34 @@ def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None 
     own_files = {function.file for function in code.functions}
     sampled = samples.count >= _MIN_SAMPLES and work_ns > 0 and bool(own_files & addresses.keys())
 
-    def share(file: str, begin: int, end: int) -> float:
+    def share(file: str, *spans: tuple[int, int]) -> float:
+        """Share of the time at addresses in any of these spans."""
         if not sampled:
             return 0.0
-        return sum(ns for address, ns in addresses.get(file, {}).items() if begin <= address <= end) / work_ns
+        times = addresses.get(file, {}).items()
+        return sum(ns for at, ns in times if any(begin <= at <= end for begin, end in spans)) / work_ns
 
     loops: list[CpuLoop] = []
-    sweeps: list[tuple[Sweep, set[str]]] = []
-    nests: dict[tuple[str, str, int], int] = {}
+    sweeps: dict[tuple[str, str, int], _Nest] = {}
     functions: list[FunctionShare] = []
     for function in code.functions:
-        if part := share(function.file, function.begin, function.end):
+        if part := share(function.file, (function.begin, function.end)):
             functions.append(FunctionShare(function.name, part))
         vector_lines = [set(loop.lines) for loop in function.loops if loop.innermost and loop.bits]
         for loop in function.loops:
             where = _main_line(loop.lines, source_lines)
-            loop_share = share(function.file, loop.begin, loop.end)
+            loop_share = share(function.file, (loop.begin, loop.end))
             if not any(
                 other is not loop and other.begin <= loop.begin and loop.end <= other.end
                 for other in function.loops
             ):
                 key = (function.file, function.name, loop.nest or loop.begin)
-                if key in nests:  # another part of the same loop, which the compiler has moved
-                    sweeps[nests[key]] = _joined(sweeps[nests[key]], where, loop_share, loop.calls)
-                else:
-                    nests[key] = len(sweeps)
-                    sweeps.append((Sweep(where, function.name, loop_share), set(loop.calls)))
+                # an earlier one is another part of the same loop, which the compiler has moved
+                nest = sweeps.setdefault(key, _Nest(where, loop_share))
+                nest.spans.append((loop.begin, loop.end))
+                nest.calls |= set(loop.calls)
+                if loop_share > nest.longest:
+                    nest.where, nest.longest = where, loop_share
             if loop.innermost:
                 lines = set(loop.lines)
                 remainder = not loop.bits and any(lines & other for other in vector_lines)
@@ -122,7 +134,14 @@ def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None 
         shares=_shares(samples.modules, own_files),
         functions=_by_share(functions),
         loops=_by_share(loops),
-        sweeps=_by_share(_merge_called_loops(sweeps)),
+        sweeps=_by_share(
+            _merge_called_loops(
+                [
+                    (Sweep(nest.where, name, share(file, *nest.spans)), nest.calls)
+                    for (file, name, _), nest in sweeps.items()
+                ]
+            )
+        ),
     )
 
 
@@ -131,15 +150,6 @@ Shared = TypeVar("Shared", FunctionShare, CpuLoop, Sweep)
 
 def _by_share(items: Iterable[Shared]) -> tuple[Shared, ...]:
     return tuple(sorted(items, key=lambda item: -item.share))
-
-
-def _joined(
-    sweep: tuple[Sweep, set[str]], where: str, share: float, calls: Iterable[str]
-) -> tuple[Sweep, set[str]]:
-    """The sweep with another part of its loop; the longer part gives the place."""
-    known, names = sweep
-    where = where if share > known.share else known.where
-    return replace(known, where=where, share=known.share + share), names | set(calls)
 
 
 def _merge_called_loops(sweeps: Sequence[tuple[Sweep, set[str]]]) -> Iterable[Sweep]:

@@ -1,0 +1,71 @@
+"""The time of loops on the CPU: without what they enclose, and with their code elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kernelpro.records import CpuLoop, CpuProfile
+
+_LoopKey = tuple[str, str, int]
+_MIN_INSIDE = 0.4
+"""Share of a function's time in its innermost loops, from which the rest of it is theirs."""
+
+
+def without_overlap(loops: Iterable[CpuLoop]) -> tuple[CpuLoop, ...]:
+    """The loops without those that enclose another, as the loop around a retry loop of an atomic does."""
+    kept: list[CpuLoop] = []
+    for loop in sorted(loops, key=lambda loop: loop.end - loop.begin):
+        inner = [
+            other
+            for other in kept
+            if (other.file, other.function) == (loop.file, loop.function)
+            and other.share > 0
+            and loop.begin <= other.begin
+            and other.end <= loop.end
+            and loop.end > 0
+        ]
+        share = max(0.0, loop.share - sum(other.share for other in inner))
+        if not inner or share > 0:
+            kept.append(replace(loop, share=share))
+    return tuple(sorted(kept, key=lambda loop: -loop.share))
+
+
+def with_outside_time(cpu: CpuProfile) -> tuple[CpuLoop, ...]:
+    """The loops, each with the time of code that belongs to it and lies elsewhere.
+
+    Compilers move parts of a loop behind its end; and a loop's calls of a function are its work. Where more
+    than half of a function's time lies outside its loops, they are not what takes its time.
+    """
+    loops = without_overlap(cpu.loops)
+    if not cpu.sampled:
+        return loops
+    callers = {name: loop for loop in reversed(loops) for name in own_calls(loop)}
+    extra: dict[_LoopKey, float] = {}
+    for function in cpu.functions:
+        own = [loop for loop in loops if loop.function == function.name and loop.share > 0]
+        inside = sum(loop.share for loop in own)
+        outside = function.share - inside
+        caller = callers.get(function.name)
+        if outside <= 0:
+            continue
+        if caller is not None:
+            extra[_key(caller)] = extra.get(_key(caller), 0.0) + outside
+        elif inside >= _MIN_INSIDE * function.share:
+            for loop in own:
+                extra[_key(loop)] = extra.get(_key(loop), 0.0) + outside * loop.share / inside
+    grown = (replace(loop, share=loop.share + extra.get(_key(loop), 0.0)) for loop in loops)
+    return tuple(sorted(grown, key=lambda loop: -loop.share))
+
+
+def _key(loop: CpuLoop) -> _LoopKey:
+    return loop.file, loop.function, loop.begin
+
+
+def own_calls(loop: CpuLoop) -> tuple[str, ...]:
+    """Functions that the loop calls and that neither libm nor the OpenMP runtime provides."""
+    return tuple(
+        name
+        for name in loop.calls
+        if name not in loop.math and not name.startswith(("GOMP_", "omp_", "__kmpc_", "__aarch64_", "mem"))
+    )

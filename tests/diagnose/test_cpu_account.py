@@ -1,0 +1,80 @@
+"""What the CPU account and the expected gains rest on: the time of loops, of the system, and what is reachable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernelpro.diagnose.account.cpu import effective_threads, system_share
+from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
+from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
+from kernelpro.records import Bound, CpuLoop, CpuProfile, CpuRun, Profile
+from kernelpro.records.cpu_profile import CpuCode, CpuFunction, CpuShares, FunctionShare, MachineLoop
+from kernelpro.records.profiling import Ceilings
+from kernelpro.records.study import Work
+
+OUTER = CpuLoop(file="k.so", function="run", begin=0, end=100, share=0.9)
+RETRY = replace(OUTER, begin=40, end=60, share=0.6)
+
+
+def profile(cpu: CpuProfile, time_ms: float = 10.0, floor_ms: float = 1.0) -> Profile:
+    work = Work(read_bytes=1e6, written_bytes=1e6, matrix_flops=0.0, vector_flops=1e5)
+    return Profile(
+        target="cpu",
+        time_ms=time_ms,
+        floor_ms=floor_ms,
+        work=work,
+        ceilings=Ceilings(bandwidth=1e11, rates={"fp32": 1e11}, cached_bandwidth=1e11, cache_bytes=0),
+        precision="fp32",
+        cpu=cpu,
+    )
+
+
+def test_a_loop_around_another_has_what_the_inner_one_leaves() -> None:
+    assert [round(loop.share, 3) for loop in without_overlap((OUTER, RETRY))] == [0.6, 0.3]
+
+
+def test_a_loop_has_the_time_of_the_functions_that_it_calls_and_of_its_code_elsewhere() -> None:
+    calling = replace(OUTER, share=0.2, calls={"f": 1})
+    split = CpuLoop(file="k.so", function="other", begin=200, end=220, share=0.2)
+    cpu = CpuProfile(
+        2,
+        128,
+        sampled=True,
+        shares=CpuShares(native=1.0),
+        functions=(FunctionShare("run", 0.2), FunctionShare("f", 0.5), FunctionShare("other", 0.3)),
+        loops=(calling, split),
+    )
+    assert [round(loop.share, 3) for loop in with_outside_time(cpu)] == [0.7, 0.3]
+
+
+@pytest.mark.parametrize(("faults", "share"), [(5.0, 0.0015), (1000.0, 0.3), (10_000.0, 0.6)])
+def test_system_time_counts_as_far_as_page_faults_explain_it(faults: float, share: float) -> None:
+    cpu = CpuProfile(2, 128, dynamic=CpuRun(cpu_ms=10.0, system_ms=6.0, minor_faults=faults))
+    assert system_share(cpu) == pytest.approx(share)
+
+
+def test_threads_with_a_dynamic_schedule_share_the_work() -> None:
+    loop = MachineLoop(calls={"GOMP_loop_nonmonotonic_dynamic_next": 1})
+    code = CpuCode((CpuFunction("k.so", "run._omp_fn.0", loops=(loop,)),))
+    run = CpuRun(effective_threads=1.5)
+    assert effective_threads(CpuProfile(2, 128, dynamic=run)) == 1.5
+    assert effective_threads(CpuProfile(2, 128, static=code, dynamic=run)) == 2.0
+
+
+def test_gains_end_where_good_kernels_do() -> None:
+    """At a tenth of the floor's speed: five times, three times for sums by index, ten times to the floor."""
+    scatter = replace(OUTER, indirect=1, updates=1)
+    match = Match((), "cause", 0.97, "basis")
+    for loop, limit in ((OUTER, 5.0), (scatter, 3.0)):
+        context = DiagnosticContext(profile(CpuProfile(2, 128, loops=(loop,))), Bound.MEMORY)
+        assert context.gain(match).factor == pytest.approx(limit)
+        assert "what good kernels reach" in context.gain(match).basis
+        assert context.gain(replace(match, to_floor=True)).factor == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("bits", "lanes"), [(0, 8), (128, 8), (512, 16)])
+def test_vectors_are_as_wide_as_compilers_make_them(bits: int, lanes: int) -> None:
+    code = CpuCode((CpuFunction("k.so", "run", loops=(MachineLoop(bits=bits),)),))
+    assert CpuProfile(2, 512, static=code).lanes == lanes
