@@ -59,11 +59,16 @@ def measure(pool: local.LocalPool, path: Path, side: str) -> tuple[float, Profil
     return time.monotonic() - started, result, diagnosis
 
 
+def warm(pool: local.LocalPool, path: Path) -> None:
+    """Prepare the task and build the candidate."""
+    job = Job("warm", "profile", load_task(path), Candidate.from_file(path), "cuda")
+    if error := pool.run(job).error:
+        sys.exit(f"{path.name}: {error}")
+
+
 def compare(pool: local.LocalPool, path: Path, turn: int) -> dict[str, Any]:
     """Profile one kernel in both ways."""
-    job = Job("warm", "profile", load_task(path), Candidate.from_file(path), "cuda")
-    if error := pool.run(job).error:  # prepares the task and builds the candidate
-        sys.exit(f"{path.name}: {error}")
+    warm(pool, path)
     row: dict[str, Any] = {"candidate": path.stem}
     for side in list(SIDES) if turn % 2 == 0 else list(SIDES)[::-1]:
         seconds, result, diagnosis = measure(pool, path, side)
@@ -106,16 +111,23 @@ def main() -> None:
         "candidates", nargs="*", type=Path, metavar="CANDIDATE", help="files like those in tests/defects/gpu"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures here, as JSON")
+    parser.add_argument("--two-stages", action="store_true", help="time profiling in two stages only")
     arguments = parser.parse_args()
     paths = arguments.candidates or [CORPUS / "gpu" / f"{name}.py" for name in DEFAULT]
     with local.LocalPool() as pool:
         rows = []
         for turn, path in enumerate(paths):
+            if arguments.two_stages:
+                warm(pool, path)
+                seconds, result, diagnosis = measure(pool, path, "two stages")
+                print(f"{path.stem}: {seconds:.1f} s, class {diagnosis.bound}, {result.seconds}", flush=True)
+                continue
             rows.append(compare(pool, path, turn))
             print(f"{path.stem}: {rows[-1]['ratio']} times", file=sys.stderr, flush=True)
             if arguments.out:
                 arguments.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print_table(rows)
+    if rows:
+        print_table(rows)
 
 
 if __name__ == "__main__":

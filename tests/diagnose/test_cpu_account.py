@@ -9,7 +9,7 @@ import pytest
 from kernelpro.diagnose.account.cpu import effective_threads, system_share
 from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
-from kernelpro.records import Bound, CpuLoop, CpuProfile, CpuRun, Profile
+from kernelpro.records import Bound, CpuLoop, CpuProfile, CpuRun, DeviceProperties, Profile
 from kernelpro.records.cpu_profile import CpuCode, CpuFunction, CpuShares, FunctionShare, MachineLoop
 from kernelpro.records.profiling import Ceilings
 from kernelpro.records.study import Work
@@ -19,13 +19,14 @@ RETRY = replace(OUTER, begin=40, end=60, share=0.6)
 
 
 def profile(cpu: CpuProfile, time_ms: float = 10.0, floor_ms: float = 1.0) -> Profile:
-    work = Work(read_bytes=1e6, written_bytes=1e6, matrix_flops=0.0, vector_flops=1e5)
+    work = Work(read_bytes=1_000_000, written_bytes=1_000_000, matrix_flops=0.0, vector_flops=1e5)
     return Profile(
         target="cpu",
         time_ms=time_ms,
         floor_ms=floor_ms,
         work=work,
         ceilings=Ceilings(bandwidth=1e11, rates={"fp32": 1e11}, cached_bandwidth=1e11, cache_bytes=0),
+        device=DeviceProperties(cores=2),
         precision="fp32",
         cpu=cpu,
     )
