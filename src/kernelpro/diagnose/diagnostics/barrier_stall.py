@@ -161,7 +161,6 @@ DIAGNOSTIC = Diagnostic(
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, *stall_metrics("barrier", "short_scoreboard", "mio_throttle")),
     sample_lines=True,
-    symptom_of=("bank_conflicts", "spills", "divergence", "missing_async_copy", "serialized_wgmma"),
     claims=(
         "waiting_at_barriers",
         "synchronization",

@@ -59,7 +59,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(ACTIVE, PREDICATED_ON),
-    symptom_of=("double_precision", "spills"),
     claims=(
         "inactive_lanes",
         "control_flow",

@@ -60,7 +60,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN, L2_READ, HIT_RATE),
-    symptom_of=("uncoalesced_access", "sector_waste", "missing_reuse", "spills"),
     claims=(
         "dram_traffic",
         "cache_traffic",

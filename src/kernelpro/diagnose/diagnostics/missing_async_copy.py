@@ -58,15 +58,6 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="stalls on tiles, limited by the headroom of the units; without counters, the latency of a "
     "tile against the work of a step",
     metrics=METRICS,
-    symptom_of=(
-        "missing_pipelining",
-        "uncoalesced_access",
-        "bank_conflicts",
-        "tensor_cores_idle",
-        "missing_reuse",
-        "low_parallelism",
-        "spills",
-    ),
     claims=(
         "waiting_for_memory",
         "waiting_at_barriers",

@@ -96,17 +96,7 @@ DIAGNOSTIC = Diagnostic(
         "specialize warps: a producer warp loads, the others compute",
     ),
     metrics=METRICS,
-    symptom_of=(
-        "narrow_access",
-        "uncoalesced_access",
-        "sector_waste",
-        "excess_traffic",
-        "tensor_cores_idle",
-        "missing_reuse",
-        "low_parallelism",
-        "spills",
-        "tail_effect",
-    ),
+    symptom_of=("narrow_access",),
     claims=(
         "waiting_for_memory",
         "waiting_at_barriers",

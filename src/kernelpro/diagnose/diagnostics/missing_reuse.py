@@ -232,7 +232,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(L1_LOADED, L2_READ, LOADED_BYTES_USED, *stall_metrics(*_STALLS)),
-    symptom_of=("uncoalesced_access",),
     claims=(
         "cache_traffic",
         "wasted_sectors",

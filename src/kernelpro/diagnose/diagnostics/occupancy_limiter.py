@@ -65,6 +65,5 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates; "
     "15 % without counters",
     metrics=(ISSUE_ACTIVE,),
-    symptom_of=("low_parallelism",),
     claims=WAITING_PARTS,
 )

@@ -53,7 +53,6 @@ DIAGNOSTIC = Diagnostic(
         "round with rintf or add-and-subtract instead of converting to integer and back",
     ),
     metrics=(XU,),
-    symptom_of=("double_precision", "integer_arithmetic", "special_functions"),
     claims=(
         "conversions",
         "integer_instructions",

@@ -46,6 +46,5 @@ DIAGNOSTIC = Diagnostic(
         "set __launch_bounds__(threads, blocks) or maxrregcount, as long as nothing spills",
     ),
     metrics=(ISSUE_ACTIVE,),
-    symptom_of=("low_parallelism",),
     claims=("spills", "cache_traffic", *WAITING_PARTS),
 )

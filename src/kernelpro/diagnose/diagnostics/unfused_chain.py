@@ -62,5 +62,4 @@ DIAGNOSTIC = Diagnostic(
         "stores the result",
         "fuse element-wise steps into the epilogue or prologue of the neighboring product or reduction",
     ),
-    symptom_of=("launch_overhead",),
 )
