@@ -2,13 +2,19 @@
 
     python benchmarks/guidance.py --out FILE [--tasks 32] [--candidates 8] [--level 1 2] [--seed 0] [--plain]
 
-For each built-in task that the playbook can write (at its CPU size), three runs with the same budget,
-policy and seed: `guided` tries the moves that answer the findings first, then the rest in the order of the
-playbook's list; `fixed` tries all in that order; `random` in an order that depends on the run's seed, the
-task and the parent. Guided over fixed is the value of the findings; guided over random is the value of
-findings and list order together. All runs begin with the same designs; with `--plain`, with the plainest
-design only, so that moves must find everything that makes a kernel fast. The compiler's code, tuning and
-knowledge of earlier runs are off.
+For each built-in task that the playbook can write (at its CPU size), four runs with the same budget,
+policy and seed:
+
+- `guided` tries the moves that answer the findings first, then the rest in the order of the playbook's list;
+- `raw` does the same with each diagnostic's raw estimate, without the time account, which ranks causes before
+  symptoms and shares their gains;
+- `fixed` tries all moves in the order of the list;
+- `random` tries them in an order that depends on the run's seed, the task and the parent.
+
+Guided over raw is the value of the account, guided over fixed that of the findings, and guided over random
+that of findings and list order together. All runs begin with the same designs; with `--plain`, with the
+plainest design only, so that moves must find everything that makes a kernel fast. The compiler's code, tuning
+and knowledge of earlier runs are off.
 
 Two things are compared, each by geometric mean and the p-value of a Wilcoxon signed-rank test over tasks:
 
@@ -29,6 +35,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +46,15 @@ from policies import wilcoxon  # noqa: E402
 
 from kernelpro.authors.author import Assignment, Draft, NoProposal  # noqa: E402
 from kernelpro.authors.playbook.playbook import Order, Playbook  # noqa: E402
+from kernelpro.diagnose.claims import UNEXPLAINED  # noqa: E402
 from kernelpro.engine.loop import Engine  # noqa: E402
 from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.pools.local import LocalPool  # noqa: E402
 from kernelpro.records import BadInput, Candidate, Job, Limits, Options, RunConfig, Task  # noqa: E402
 from kernelpro.suites import problems  # noqa: E402
 
-ORDERS: dict[str, Order] = {"guided": "findings", "fixed": "fixed", "random": "random"}
-OTHERS = ("fixed", "random")
+ORDERS: dict[str, Order] = {"guided": "findings", "raw": "findings", "fixed": "fixed", "random": "random"}
+OTHERS = ("raw", "fixed", "random")
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
@@ -64,12 +72,29 @@ class PlainPlaybook(Playbook):
         return await super().write(assignment)
 
 
+class RawPlaybook(Playbook):
+    """The playbook with findings as each diagnostic alone makes them: by raw gain, none a symptom."""
+
+    async def write(self, assignment: Assignment) -> Draft:
+        """Write a draft from the raw findings."""
+        alone = [finding for finding in assignment.findings if finding.diagnostic != UNEXPLAINED]
+        alone.sort(key=lambda finding: (-finding.gain.factor, finding.diagnostic))
+        raw = tuple(replace(finding, explained_by="") for finding in alone)
+        return await super().write(replace(assignment, findings=raw))
+
+
+class PlainRawPlaybook(PlainPlaybook, RawPlaybook):
+    """Both."""
+
+
 def search(
     pool: LocalPool, task: Task, name: str, candidates: int, plain: bool, seed: int
 ) -> dict[str, Any] | None:
     """Run one search; returns its winner and all candidates with their times. None: no candidate passed."""
     with tempfile.TemporaryDirectory(prefix="guidance-") as runs_dir:
-        author = (PlainPlaybook if plain else Playbook)(ORDERS[name], seed)
+        raw = name == "raw"
+        kind = (PlainRawPlaybook if raw else PlainPlaybook) if plain else RawPlaybook if raw else Playbook
+        author = kind(ORDERS[name], seed)
         config = RunConfig(
             task,
             "cpu",
@@ -137,9 +162,10 @@ def judge_again(pool: LocalPool, task: Task, sources: dict[str, str]) -> dict[st
 def compare(
     pool: LocalPool, task: Task, candidates: int, plain: bool, seed: int, turn: int
 ) -> dict[str, Any]:
-    """Run all three searches on a task and compare them; `turn` rotates their order."""
+    """Run all searches on a task and compare them; `turn` rotates their order."""
     winners = {}
-    for name in [*ORDERS, *ORDERS][turn % 3 : turn % 3 + 3]:
+    first = turn % len(ORDERS)
+    for name in [*ORDERS, *ORDERS][first : first + len(ORDERS)]:
         try:
             winner = search(pool, task, name, candidates, plain, seed)
         except BadInput as error:
@@ -147,7 +173,7 @@ def compare(
         if winner is None:
             return {"left_out": "no candidate of the playbook passed"}
         winners[name] = winner
-    first = {winner["source"]: name for name, winner in reversed(winners.items())}
+    named = {winner["source"]: name for name, winner in reversed(winners.items())}
     least = least_times(winners.values())
     row: dict[str, Any] = {
         name: {
@@ -158,11 +184,11 @@ def compare(
         for name, winner in winners.items()
     }
     kernels = (
-        judge_again(pool, task, {name: source for source, name in first.items()}) if len(first) > 1 else {}
+        judge_again(pool, task, {name: source for source, name in named.items()}) if len(named) > 1 else {}
     )
-    if kernels.keys() != set(first.values()) and len(first) > 1:
+    if kernels.keys() != set(named.values()) and len(named) > 1:
         return row | {"left_out": "a winner did not pass when judged again"}
-    ms = {name: kernels.get(first[winner["source"]], 1.0) for name, winner in winners.items()}
+    ms = {name: kernels.get(named[winner["source"]], 1.0) for name, winner in winners.items()}
     return row | {
         "ms": ms if kernels else {},
         "ratios": {other: ms[other] / ms["guided"] for other in OTHERS},

@@ -19,6 +19,7 @@ from kernelpro.diagnose import runner
 from kernelpro.diagnose.counters import WARP_CYCLES, stall_metric
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.jobs import JobRunner
+from kernelpro.lab.languages import cute
 from kernelpro.lab.profile import ncu
 from kernelpro.records import (
     Candidate,
@@ -94,6 +95,42 @@ def test_json_has_every_key(answer: dict[str, Any]) -> None:
     assert finding["gain"]["factor"] > 1 and finding["gain"]["basis"]
     assert all({"metric", "value", "threshold", "unit"} <= set(one) for one in finding["evidence"])
     assert all(one["what"] and one["why"] for one in answer["skipped"])
+
+
+def _examples(target: str) -> list[Any]:
+    """The candidates in the examples that are right; all but one are long tests."""
+    wrong = ("cpp_drops_bias", "cpp_skips_rows")
+    folders = sorted(path.parent for path in (HERE.parent / "examples" / target).glob("*/task.py"))
+    paths = [
+        path
+        for folder in folders
+        for path in sorted(folder.glob("*.py"))
+        if path.stem not in ("task", *wrong)
+    ]
+    return [
+        pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[pytest.mark.long] * (number > 0))
+        for number, path in enumerate(paths)
+    ]
+
+
+def _account_error(path: Path, target: str) -> float:
+    done = kernelpro("profile", path.parent / "task.py", path, "--target", target, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return abs(sum(part["ms"] for part in answer["account"]) / answer["roofline"]["time_ms"] - 1)
+
+
+@pytest.mark.parametrize("path", _examples("cpu"))
+def test_the_account_of_every_example_adds_up_on_the_cpu(path: Path) -> None:
+    assert _account_error(path, "cpu") < 0.03
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", _examples("gpu"))
+def test_the_account_of_every_example_adds_up_on_the_gpu(path: Path) -> None:
+    if "runtime.cute" in path.read_text(encoding="utf-8") and cute.cutlass_root() is None:
+        pytest.skip("no CUTLASS headers")
+    assert _account_error(path, "cuda") < 0.03
 
 
 def test_raw_json_is_the_profile_itself(answer: dict[str, Any]) -> None:

@@ -101,6 +101,7 @@ def test_findings_are_whole(path: Path, diagnoses: CachedDiagnoses) -> None:
     profile, diagnosis = diagnoses.diagnose(path)
     assert profile.cpu
     assert profile.cpu.sampled or not profile.cpu.static.functions, "only native code has loops to sample"
+    assert sum(part.ms for part in diagnosis.account) == pytest.approx(profile.time_ms, rel=0.03)
     for finding in diagnosis.findings:
         assert finding.evidence and finding.cause and finding.advice and finding.gain.basis
         assert finding.gain.factor > 1
