@@ -251,6 +251,7 @@ _NORMALIZE_DEFECTS: dict[str, tuple[str, ...]] = {
 _NORMALIZE_APART = exclude(
     ("single_thread", "imbalance"),
     ("torch_chain", "row_calls", "clone"),
+    ("torch_chain", "row_passes"),
     ("double_math", "division"),
     *((host, kind) for host in ("torch_chain", "row_calls") for kind in _NORMALIZE_DEFECTS if kind != host),
     ("imbalance", "clone"),

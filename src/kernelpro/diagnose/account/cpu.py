@@ -74,8 +74,8 @@ def effective_threads(cpu: CpuProfile) -> float | None:
     """How many threads' work is done at a time; None where calls were not observed.
 
     Work of all threads over that of the busiest, which a core that others share overstates: where one thread
-    takes more times as long as all, that counts. With a dynamic schedule threads share the work evenly,
-    whatever the machine does besides.
+    takes more times as long as all, that counts, and what the others leave of one thread's work. With a
+    dynamic schedule threads share the work evenly, whatever the machine does besides.
     """
     run = cpu.dynamic
     if run.effective_threads is None:
@@ -84,7 +84,9 @@ def effective_threads(cpu: CpuProfile) -> float | None:
         return float(cpu.cores)
     effective = run.effective_threads
     if effective >= _SHARED and run.alone_ms and run.best_ms:
-        effective = max(effective, run.alone_ms / run.best_ms)
+        others = sum(thread.work_ms for thread in run.threads[1:])
+        busiest = max(run.alone_ms - others, run.alone_ms / cpu.cores)
+        effective = max(effective, run.alone_ms / run.best_ms, run.alone_ms / busiest)
     return min(float(cpu.cores), effective)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernelpro.records import CpuLoop, CpuProfile
 
 _LoopKey = tuple[str, str, int]
-_MIN_INSIDE = 0.4
+_MIN_INSIDE = 0.25
 """Share of a function's time in its innermost loops, from which the rest of it is theirs."""
 
 
@@ -35,7 +35,7 @@ def with_outside_time(cpu: CpuProfile) -> tuple[CpuLoop, ...]:
     """The loops, each with the time of code that belongs to it and lies elsewhere.
 
     Compilers move parts of a loop behind its end; and a loop's calls of a function are its work. Where more
-    than half of a function's time lies outside its loops, they are not what takes its time.
+    than three quarters of a function's time lie outside its loops, they are not what takes its time.
     """
     loops = without_overlap(cpu.loops)
     if not cpu.sampled:

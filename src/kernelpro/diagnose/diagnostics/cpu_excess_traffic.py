@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kernelpro.diagnose.account.cpu import system_share
+from kernelpro.diagnose.account.loop_time import own_calls
 from kernelpro.diagnose.cpu_loops import FAR, require_samples
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
-from kernelpro.records import Bound, Evidence
+from kernelpro.records import Bound, CpuProfile, Evidence
+from kernelpro.records.cpu_profile import Sweep
 
 MIN_PASS_SHARE = 0.05
 """Share of the time from which a loop counts as a pass over the data."""
@@ -19,7 +24,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     ):  # compute-bound: time above the floor is not traffic
         return None
     shares = context.cpu.shares
-    passes = [sweep for sweep in context.cpu.sweeps if sweep.share >= MIN_PASS_SHARE]
+    passes = [sweep for sweep in _with_called(context.cpu) if sweep.share >= MIN_PASS_SHARE]
     weights = [sweep.share for sweep in passes]
     library = shares.torch + shares.libc
     if library >= MIN_PASS_SHARE and shares.host < _INTERPRETED:
@@ -28,6 +33,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     places = ", ".join(dict.fromkeys(sweep.where or plain_name(sweep.function) for sweep in passes))
     torch = f"; torch operators and copies take {library:.0%}" if library >= MIN_PASS_SHARE else ""
+    left = _without_faults(weights, system_share(context.cpu))
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -36,11 +42,38 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
-        saved_share=1 - max(weights),
-        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(weights):.0%} "
-        "of the time",
+        saved_share=1 - system_share(context.cpu) - max(left),
+        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(left):.0%} "
+        "of the time" + (" without page faults" if left != weights else ""),
         where=passes[0].where if passes else "",
     )
+
+
+def _with_called(cpu: CpuProfile) -> list[Sweep]:
+    """The sweeps, each with the functions that its loops call and that have no loop of their own."""
+    own = {sweep.function for sweep in cpu.sweeps}
+    called = {function.name: function.share for function in cpu.functions if function.name not in own}
+    return [
+        replace(
+            sweep,
+            share=sweep.share
+            + sum(
+                called.get(name, 0.0)
+                for loop in cpu.loops
+                if loop.function == sweep.function
+                for name in own_calls(loop)
+            ),
+        )
+        for sweep in cpu.sweeps
+    ]
+
+
+def _without_faults(weights: list[float], faults: float) -> list[float]:
+    """The passes without the time of page faults: all but the shortest write fresh memory."""
+    ordered = sorted(weights, reverse=True)
+    each = faults / max(1, len(ordered) - 1)
+    cleared = [max(weight - each, ordered[-1]) for weight in ordered[:-1]]
+    return [*cleared, ordered[-1]] if faults >= MIN_PASS_SHARE else weights
 
 
 DIAGNOSTIC = Diagnostic(
@@ -51,7 +84,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
     f"of the time each, and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
-    gain_basis="the longest pass remains",
+    gain_basis="the longest pass remains, without its page faults",
     advice=(
         "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
         "keep intermediates in registers or in a small buffer per thread",

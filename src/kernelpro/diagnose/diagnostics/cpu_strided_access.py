@@ -55,7 +55,7 @@ def _waste(loop: CpuLoop) -> float:
 
 def _transposes(loop: CpuLoop) -> bool:
     """Whether the loop writes while one side is contiguous: another loop order strides through the other."""
-    return loop.streamed > 0 and loop.count("store") > 0
+    return loop.streamed > 2 * loop.updates and loop.count("store") > 0
 
 
 def _speedup(loop: CpuLoop) -> float:

@@ -33,6 +33,8 @@ _LINKER_FUNCTIONS = {
 }
 _X86, _ARM = 62, 183
 """e_machine of an ELF file."""
+_BLOCK_BYTES = 32
+"""Bytes beside each other that make good use of a cache line, whatever the stride to the next ones."""
 _STACK_REGISTERS = {"sp", "x29", "rsp", "rbp"}
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
 _LINE = re.compile(r"^(/.*):(\d+)(?: \(discriminator \d+\))?$")
@@ -268,6 +270,10 @@ def _classify_accesses(
             fixed = all(isinstance(m, int) or (m is not None and m not in written) for m in moves)
             steps[register] = "register" if fixed else None
     strided = strided_bytes = strided_stores = streamed = streamed_bytes = 0
+    beside: Counter[tuple[str, ...]] = Counter()  # bytes at constant offsets from the same address
+    for instruction in body:
+        if instruction.memory and instruction.floats:
+            beside[tuple(registers(instruction.memory))] += instruction.size
     for instruction in body:
         if (
             not instruction.memory
@@ -284,7 +290,8 @@ def _classify_accesses(
             step == "register" or (isinstance(step, int) and abs(step * scale) >= FAR_BYTES)
             for step, scale in moved
         )
-        if (far and instruction.size <= 8) or (
+        together = beside[tuple(registers(instruction.memory))]
+        if (far and instruction.size <= 8 and together < _BLOCK_BYTES) or (
             "gather" in instruction.kinds and _has_register_stride(instruction, body)
         ):
             strided, strided_bytes = strided + 1, strided_bytes + instruction.size

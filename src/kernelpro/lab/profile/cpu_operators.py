@@ -46,7 +46,8 @@ class _OperatorTimer(OperatorMode):
 
 
 def measure_operators(call: Callable[[], object]) -> tuple[OperatorTime, ...]:
-    """Return the operators of one call, the fastest of several, by name, longest first."""
+    """Return the operators of one call by name, longest first; each takes the least of its times in several
+    calls."""
     overhead_calls = _time_operators(_call_on_scalars)
     overhead = {
         has_scalar: statistics.median(op.seconds for op in overhead_calls if op.has_scalar is has_scalar)
@@ -54,8 +55,12 @@ def measure_operators(call: Callable[[], object]) -> tuple[OperatorTime, ...]:
     }
     best, started, calls = _time_operators(call), time.perf_counter(), 1
     while calls < _MIN_CALLS or (calls < _MAX_CALLS and time.perf_counter() - started < _SECONDS):
-        best = min(best, _time_operators(call), key=lambda run: sum(op.seconds for op in run))
+        run = _time_operators(call)
         calls += 1
+        if [op.name for op in run] == [op.name for op in best]:
+            best = [min(pair, key=lambda op: op.seconds) for pair in zip(best, run, strict=True)]
+        else:
+            best = min(best, run, key=lambda ops: sum(op.seconds for op in ops))
     times: dict[str, list[float]] = {}
     for op in best:
         times.setdefault(op.name, []).append(1e3 * max(0.0, op.seconds - overhead[op.has_scalar]))
