@@ -45,7 +45,7 @@ def test_each_shape_gets_its_kernel() -> None:
             assert torch.allclose(module(x), Block.forward(module, x), atol=1e-5)
         assert module.stats.kernel == before + 4 and not module.stats.fallback
     assert torch.equal(fast(SMALL[:2]), Block.forward(fast, SMALL[:2]))
-    assert list(fast.stats.reasons) == ["x has shape (2, 16), judged with (4, 16) and 1 more shapes"]
+    assert list(fast.stats.reasons) == ["x has shape (2, 16), judged with (4, 16) and 1 other shape"]
     fast.act = "relu"
     assert torch.equal(fast(LARGE), Block.forward(fast, LARGE)) and fast.stats.fallback == 2
 

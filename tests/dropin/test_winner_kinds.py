@@ -175,6 +175,7 @@ def test_a_cuda_graph_captures_the_kernel(kind: Kind) -> None:
 def test_an_export_needs_neither_the_package_nor_kernelpro(kind: Kind, tmp_path: Path) -> None:
     path = write_export(winner(*kind), tmp_path / "fast.py")
     assert path.stat().st_size < 400_000, "weights and inputs are not in its text"
+    assert "from fast import OptimizedRootNorm" in path.read_text()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run = subprocess.run(
         [sys.executable, "fast.py"],

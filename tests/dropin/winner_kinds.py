@@ -34,7 +34,7 @@ from kernelpro import runtime
 
 lib = runtime.cpp(r"""
 #include <cmath>
-extern "C" int norm(const float* x, const float* w, float* y, long long rows, long long width) {
+extern "C" int root_norm(const float* x, const float* w, float* y, long long rows, long long width) {
     for (long long row = 0; row < rows; ++row, x += width, y += width) {
         float sum = 0;
         for (long long i = 0; i < width; ++i) sum += x[i] * x[i];
@@ -63,7 +63,7 @@ __global__ void norm_kernel(const float* x, const float* w, float* y, int width)
     const float scale = rsqrtf(sums[0] / width + 1e-6f);
     for (int i = threadIdx.x; i < width; i += 256) y[i] = x[i] * scale * w[i];
 }
-extern "C" int norm(const float* x, const float* w, float* y, int rows, int width, cudaStream_t stream) {
+extern "C" int root_norm(const float* x, const float* w, float* y, int rows, int width, cudaStream_t stream) {
     norm_kernel<<<rows, 256, 0, stream>>>(x, w, y, width);
     return cudaGetLastError();
 }
@@ -84,7 +84,7 @@ def norm_kernel(x_ptr, w_ptr, y_ptr, width, BLOCK: tl.constexpr):
     scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + 1e-6)
     tl.store(y_ptr + start + column, x * scale * w, mask=inside)
 """
-_CALL = "lib.norm(x, self.weight, y, x.shape[0], x.shape[1])"
+_CALL = "lib.root_norm(x, self.weight, y, x.shape[0], x.shape[1])"
 _LAUNCH = "norm_kernel[(x.shape[0],)](x, self.weight, y, x.shape[1], BLOCK=512)"
 WRITTEN = {
     "cpp": _CPP + _MODEL.replace("CALL", _CALL),

@@ -182,6 +182,8 @@ class GuardBuilder:
         self._input_leaves: dict[str, torch.Tensor] = {}
         """Example tensors of the inputs, by their texts."""
         self._state: list[torch.Tensor] = []
+        self._dicts: list[dict[str, Any]] = []
+        """Dictionaries of parameters, buffers and submodules whose values are compared by identity."""
         self._extra_terms: list[str] = []
         """What a comparison of tensors in C++ does not cover."""
 
@@ -232,9 +234,7 @@ class GuardBuilder:
             for store in (part._parameters, part._buffers):
                 self._add_store(store, seen)
             if part._modules:
-                # modules compare by identity
-                snapshot = self._name(dict(part._modules))
-                self._terms.append(f"{self._name(part._modules)} == {snapshot}")
+                self._dicts.append(part._modules)  # modules compare by identity
             if path:
                 hooks += [part._forward_hooks, part._forward_pre_hooks]
                 self._terms.append(f"'forward' not in {self._name(vars(part))}")
@@ -242,18 +242,21 @@ class GuardBuilder:
             everywhere = torch.nn.modules.module
             hooks += [everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks]
             self._terms.append(f"not any({self._name(tuple(hooks))})")
+        if self._dicts:
+            snapshots = [dict(each) for each in self._dicts]
+            self._terms.append(f"{self._name(self._dicts)} == {self._name(snapshots)}")
 
     def _add_store(self, store: dict[str, Any], seen: set[int]) -> None:
         """Terms for a dictionary of parameters or buffers and the tensors in it."""
         if not store:
             return
-        owner = self._name(store)
         tensors = {name: t for name, t in store.items() if t is not None}
         if all(t.numel() > 1 for t in tensors.values()):
             # Values are compared by identity first. Tensors that are not the same raise in bool() if they
             # have several elements, so that the check fails.
-            self._terms.append(f"{owner} == {self._name(dict(store))}")
+            self._dicts.append(store)
         else:
+            owner = self._name(store)
             self._terms.append(f"len({owner}) == {len(store)}")
             self._terms += [f"{owner}[{name!r}] is {self._name(t)}" for name, t in tensors.items()]
         for tensor in tensors.values():
@@ -348,8 +351,7 @@ class GuardBuilder:
 
     def build(self, spec: KernelSpec) -> Check:
         """The check of a call: a function of its arguments."""
-        count = len(spec.inputs[1])
-        names = [f"a{number}" for number in range(count)]
+        names = [f"a{number}" for number in range(len(spec.inputs[1]))]
         state_terms = self._state_terms()
         self._tensors += [self._name(t) for t in self._state]
         grads = " or ".join(f"{tensor}.requires_grad" for tensor in self._tensors) or "False"
@@ -361,11 +363,11 @@ class GuardBuilder:
             f"(not is_grad_enabled() or not ({grads}))",
             *self._settings,
         ]
-        unpack = f"        {', '.join(names)}, = args\n" if names else ""
+        # another number of arguments raises
+        unpack = f"        {', '.join(names)}, = args\n" if names else "        () = args\n"
         # as above: a call that cannot be checked goes to the reference
         text = (
             "def check(args):\n"
-            f"    if len(args) != {count}:\n        return False\n"
             "    try:\n"
             f"{unpack}        return {' and '.join(terms)}\n"
             "    except Exception:\n        return False\n"

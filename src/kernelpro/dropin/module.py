@@ -105,14 +105,16 @@ class _Dispatcher:
 
     def find(self, args: tuple[Any, ...]) -> tuple[_Binding, str]:
         """The binding for these inputs; if there is none, the first one and the reason."""
-        first = self.bindings[0].input_problem(args)
-        if not first:
-            return self.bindings[0], ""
-        for binding in self.bindings[1:]:
-            if not binding.input_problem(args):
+        reasons = []
+        for binding in self.bindings:
+            reasons.append(binding.input_problem(args))
+            if not reasons[-1]:
                 return binding, ""
-        shapes = f" and {len(self.bindings) - 1} more shapes" if len(self.bindings) > 1 else ""
-        return self.bindings[0], f"{first}{shapes}"
+        # a shape that was judged with another dtype, device or layout tells more than the other shapes
+        reason = next((text for text in reasons if " has shape " not in text), "")
+        others = len(reasons) - 1
+        more = f" and {others} other shape{'s' if others > 1 else ''}" if others else ""
+        return self.bindings[0], reason or f"{reasons[0]}{more}"
 
 
 def _never(args: tuple[Any, ...]) -> bool:

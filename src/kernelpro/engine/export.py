@@ -166,7 +166,7 @@ def select_winner(store: RunStore, step: int | None = None) -> Winner:
 def write_export(winner: Winner, path: Path, package: bool = False) -> Path:
     """Write a winner as one file, or as an installable folder; return the path."""
     if not package:
-        _write(path, standalone_file(winner))
+        _write(path, standalone_file(winner, path.name))
         return path
     name = module_file_name(path.name).removesuffix(".py")
     for file, text in package_files(winner, name).items():
@@ -215,8 +215,8 @@ def _select(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
     return step, verdict
 
 
-def standalone_file(winner: Winner) -> str:
-    """The text of one file with everything."""
+def standalone_file(winner: Winner, file_name: str = "kernel.py") -> str:
+    """The text of one file with everything; its docstring tells how to import it."""
     task, head, tail = winner.task, texts.template("native"), texts.template("file")
     reserved = texts.top_level_names(ast.parse(head + tail + _MAIN)) | {winner.class_name}
     kernel, future = texts.embeddable(winner.source, reserved)
@@ -224,7 +224,7 @@ def standalone_file(winner: Winner) -> str:
         texts.require_model_new(source)
     is_native = winner.is_native
     constants = winner.constants()
-    sections = [_docstring(winner, ""), *future]
+    sections = [_docstring(winner, Path(file_name).stem, file_name), *future]
     if is_native:
         sections += [texts.rule("modules of kernelpro, if it is not installed")]
         sections += [f"_EXPORT_MODULES = {texts.literal(texts.runtime_texts())}", head]
@@ -251,7 +251,7 @@ def package_files(winner: Winner, name: str) -> dict[str, str]:
         winner.task,
         f"{name}.dropin",
         winner.is_native,
-        _docstring(winner, name),
+        _docstring(winner, name, f"-m {name}"),
     )
     sections = [docstring, f"_PROVIDES_RUNTIME = {is_native}"]
     sections += [f"_EXPORT_{key} = {texts.literal(value)}" for key, value in winner.constants().items()]
@@ -285,8 +285,8 @@ def kernel_module(number: int) -> str:
     return f"kernel_{number + 1}" if number else "kernel"
 
 
-def _docstring(winner: Winner, package: str) -> str:
-    """The docstring of an export; `package`: its name, empty for a file."""
+def _docstring(winner: Winner, module: str, run: str) -> str:
+    """The docstring of an export: `module` is its name in Python, `run` the arguments that run it."""
     task, verdict, noun = winner.task, winner.verdict, winner.noun
     rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'default'})"}
     rows |= winner.about | {"target": winner.target}
@@ -306,7 +306,6 @@ def _docstring(winner: Winner, package: str) -> str:
         )
     if needed := texts.requirements(task, *winner.kernels):
         rows["requirements"] = ", ".join(needed)
-    module, run = (package, f"-m {package}") if package else ("kernel", "kernel.py")
     use = _USE.format(module=module, name=winner.class_name, run=run)
     lines = [f"{task.name}: {what}, judged by KernelPro, as a drop-in module.", ""]
     lines += [f"{name}: {' '.join(text.split())}" for name, text in rows.items()] + ["", use]

@@ -127,7 +127,12 @@ def _header_comment(variant: str, device: str, parts: ModuleParts) -> str:
 
 
 def _reference_text(task: Task) -> tuple[list[str], str]:
-    """`__future__` imports, and the task's source without its input functions."""
+    """`__future__` imports, and the task's source without its input functions. Raises NoSeed if it imports
+    other files of the task: a candidate is one file, and its sandbox does not show the user's folders."""
+    for name in sorted(task.files):
+        root = name.partition("/")[0].removesuffix(".py")
+        if re.search(rf"^\s*(?:from|import)\s+{re.escape(root)}\b", task.source, re.MULTILINE):
+            raise NoSeed(f"the reference imports {root}, and a candidate is one file")
     lines: list[str | None] = list(task.source.splitlines())
     first: list[str] = []
     for node in ast.parse(task.source).body:
