@@ -12,10 +12,13 @@ import pytest
 import torch
 from blocks import KERNEL, Block
 from torch import nn
+from two_files.layers import RootNorm
 
 from kernelpro import FallbackWarning, api
 from kernelpro.dropin import guards
 from kernelpro.dropin.module import optimize_module
+from kernelpro.lab.seeds import NoSeed, reference_seed
+from kernelpro.lab.tasks.reference import Reference
 from kernelpro.pools import winners
 
 SMALL, LARGE = torch.randn(4, 16), torch.randn(9, 16)
@@ -166,3 +169,10 @@ class ModelNew(torch.nn.Module):
     with torch.inference_mode():
         fast(SMALL)
     assert fast.stats.fallback == 2
+
+
+def test_a_package_of_two_files_is_no_seed() -> None:
+    """The sandbox of a candidate does not show the user's folders."""
+    task = api.load_task(RootNorm(16).eval(), [SMALL], init_inputs=[16])
+    with pytest.raises(NoSeed, match="the reference imports two_files, and a candidate is one file"):
+        reference_seed(Reference(task, "cpu", 0))

@@ -7,7 +7,8 @@ the reason, or binds the kernel again.
 
 What makes it cheap: torch.compile's own guard compares all tensors in C++, and sees autocast, tracing and
 dispatch modes too; the parameters of a submodule are compared as one dictionary. Most of the rest is the
-address (in C++ where torch has CUDA) and the version of each parameter, which torch tells one by one.
+address and the version of each parameter, which torch tells one by one. (torch with CUDA has a function that
+compares addresses; it takes longer.)
 """
 
 from __future__ import annotations
@@ -137,20 +138,6 @@ def _tensor_guards() -> Any:
     return TensorGuards if all(hits) and not any(misses) and len(misses) == 10 else None
 
 
-@functools.cache
-def _compare_addresses() -> Any:
-    """A function that compares the addresses of several tensors in C++, which torch with CUDA has for its
-    graphs: (tensors, addresses, indices); None where it is missing."""
-    compare = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
-    try:
-        pair = [torch.zeros(2), torch.ones(2)]
-        addresses = [t.data_ptr() for t in pair]
-        works = compare and compare(pair, addresses, [0, 1]) and not compare(pair, addresses[::-1], [0, 1])
-    except Exception:  # another version of torch
-        return None
-    return compare if works else None
-
-
 def _make_tensor_check(guards: Any, examples: list[torch.Tensor]) -> Callable[..., bool]:
     sizes, strides = [list(t.shape) for t in examples], [list(t.stride()) for t in examples]
     return guards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check  # type: ignore[no-any-return]
@@ -269,7 +256,8 @@ class GuardBuilder:
         terms = []
         addressed = [t for t in self._state if t.layout is torch.strided]
         if addressed:
-            terms.append(self._address_term(addressed))
+            addresses = self._name(tuple(t.data_ptr() for t in addressed))
+            terms.append(f"({''.join(f'{self._name(t.data_ptr)}(), ' for t in addressed)}) == {addresses}")
             self._name([t.detach() for t in addressed])  # keeps the memory, so that no other gets its address
         # versions only grow, so that their sum tells
         versions = [t for t in self._state if not t.is_inference()]
@@ -277,15 +265,6 @@ class GuardBuilder:
             total = sum(t._version for t in versions)
             terms.append(f"{' + '.join(f'{self._name(t)}._version' for t in versions)} == {total}")
         return terms
-
-    def _address_term(self, tensors: list[torch.Tensor]) -> str:
-        addresses = [t.data_ptr() for t in tensors]
-        compare = _compare_addresses()
-        if compare is not None:
-            lists = (tensors, addresses, list(range(len(tensors))))
-            return f"{self._name(compare)}({', '.join(map(self._name, lists))})"
-        calls = "".join(f"{self._name(t.data_ptr)}(), " for t in tensors)
-        return f"({calls}) == {self._name(tuple(addresses))}"
 
     def _add_content(self, name: str, tensor: torch.Tensor) -> None:
         if tensor.layout is torch.strided:
