@@ -65,7 +65,7 @@ def lacks_counters(row: dict[str, Any]) -> bool:
 def score(row: dict[str, Any]) -> CaseScore:
     """The score of a measured case."""
     case = row["case"]
-    accepted = _accepted(case)
+    accepted = find_accepted(case)
     profiles = {side: Profile.from_json(data) for side, data in row["profiles"].items()}
     diagnoses = {side: runner.diagnose(profile, _DIAGNOSTICS) for side, profile in profiles.items()}
     sick = diagnoses["defective"]
@@ -97,7 +97,7 @@ _DIAGNOSTICS = list(registry().values())
 _FAMILIES = {family.name: family for family in (*CPU, *CUDA)}
 
 
-def _accepted(case: dict[str, Any]) -> list[tuple[str, ...]]:
+def find_accepted(case: dict[str, Any]) -> list[tuple[str, ...]]:
     """The diagnostics that name each defect; as recorded where the family is gone."""
     family = _FAMILIES.get(case["family"])
     return [

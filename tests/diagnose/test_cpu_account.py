@@ -9,8 +9,18 @@ import pytest
 from kernelpro.diagnose.account.cpu import effective_threads, system_share
 from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
+from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, CpuLoop, CpuProfile, CpuRun, DeviceProperties, Profile
-from kernelpro.records.cpu_profile import CpuCode, CpuFunction, CpuShares, FunctionShare, MachineLoop
+from kernelpro.records.cpu_profile import (
+    CpuCode,
+    CpuFunction,
+    CpuSamples,
+    CpuShares,
+    FunctionShare,
+    MachineLoop,
+    Sweep,
+    ThreadTime,
+)
 from kernelpro.records.profiling import Ceilings
 from kernelpro.records.study import Work
 
@@ -62,6 +72,34 @@ def test_threads_with_a_dynamic_schedule_share_the_work() -> None:
     run = CpuRun(effective_threads=1.5)
     assert effective_threads(CpuProfile(2, 128, dynamic=run)) == 1.5
     assert effective_threads(CpuProfile(2, 128, static=code, dynamic=run)) == 2.0
+
+
+def test_what_one_thread_alone_takes_bounds_the_imbalance() -> None:
+    """Other work slows the first thread down: the second does 1.8 of 4 ms, so 2.2 are left for the first."""
+    threads = (ThreadTime(cpu_ms=3.8, work_ms=3.3), ThreadTime(cpu_ms=2.5, work_ms=1.8))
+    run = CpuRun(effective_threads=1.5, threads=threads, alone_ms=4.0, best_ms=4.1)
+    assert effective_threads(CpuProfile(2, 128, dynamic=run)) == pytest.approx(4.0 / 2.2)
+
+
+def test_passes_without_their_page_faults_remain() -> None:
+    """Faults take 50 %: half of it in each of the two passes that write fresh memory."""
+    sweeps = tuple(Sweep(f"kernel.cpp:{n}", "run", share) for n, share in ((3, 0.6), (5, 0.3), (7, 0.1)))
+    run = CpuRun(cpu_ms=10.0, system_ms=5.0, minor_faults=1e6)
+    cpu = CpuProfile(2, 128, sampled=True, sweeps=sweeps, dynamic=run, shares=CpuShares(native=1.0))
+    match = registry()["cpu_excess_traffic"].analyze(
+        DiagnosticContext(profile(cpu, floor_ms=0.1), Bound.MEMORY)
+    )
+    assert match and match.saved_share == pytest.approx(1 - 0.5 - 0.35)
+
+
+def test_time_around_native_calls_bounds_their_overhead() -> None:
+    """A fifth of the samples is in the interpreter, but only 0.17 ms of a call lie outside native code."""
+    run = CpuRun(samples=CpuSamples(count=500), native_calls=1.0, call_ms=6.5, native_ms=6.33)
+    cpu = CpuProfile(2, 128, sampled=True, dynamic=run, shares=CpuShares(native=0.75, host=0.25))
+    analyze = registry()["cpu_call_overhead"].analyze
+    assert analyze(DiagnosticContext(profile(cpu, time_ms=1.36), Bound.MEMORY)) is None
+    several = replace(cpu, dynamic=replace(run, native_ms=4.0))
+    assert analyze(DiagnosticContext(profile(several, time_ms=1.36), Bound.MEMORY))
 
 
 def test_gains_end_where_good_kernels_do() -> None:
