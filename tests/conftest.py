@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -169,6 +171,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduler(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of one part of `make test`, import no file that has only tests of the other: it has no mark of this part."""
+    part = str(config.option.markexpr).partition(" ")[0]
+    if part not in ("together", "alone") or not re.fullmatch(r"test_.*\.py", collection_path.name):
+        return None
+    own = "together" if _standing(collection_path)[0] else "alone"
+    marked = re.search(rf"""(mark\.|["']){part}\b""", collection_path.read_text())
+    return True if own != part and not marked else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("together", "alone")):
@@ -196,7 +208,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish() -> None:
-    gc.unfreeze()  # libraries report what is left at the end
+    atexit.register(gc.unfreeze)  # libraries report what is left at the end
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 What needs a GPU, a key, a network or a cluster is parsed against the real command line and the real signatures. Everything
 else is executed, page by page, in an empty folder that holds a copy of `examples/`. To save time, searches run with one
-candidate, searches and judgements without the baseline torch.compile, and inputs of tasks have few rows.
+candidate and no final judging, searches and judgements without the baseline torch.compile, and inputs of tasks have few
+rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from kernelpro.cli.commands import app
 
 COMMAND = typer.main.get_command(app)
 SHORT = {
-    "optimize": "--budget candidates=1 --tune-points 0 --no-compile-seed --no-baseline compile",
+    "optimize": "--budget candidates=1 --tune-points 0 --finalists 0 --no-compile-seed --no-baseline compile",
     "judge": "--no-baseline compile --quick",
 }
 FEWER_ROWS = partial(re.sub, r"torch\.randn\(\d{3,}, (\d+)\)", r"torch.randn(64, \1)")
@@ -37,7 +38,7 @@ import functools, kernelpro, kernelpro.records
 _optimize = kernelpro.optimize
 def _short(*args, **keywords):
     eager = kernelpro.records.Options(baselines=("eager_fp32",))
-    return _optimize(*args, **keywords | {"candidates": 1, "compile_seed": False, "options": eager})
+    return _optimize(*args, **keywords | {"candidates": 1, "finalists": 0, "compile_seed": False, "options": eager})
 kernelpro.optimize = functools.wraps(_optimize)(_short)
 """
 SECONDS = 600

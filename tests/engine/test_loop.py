@@ -245,9 +245,9 @@ def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: LocalP
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2), "demo")
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
-        asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(3))).run())
+        asyncio.run(Engine(store, pool, _Reluctant(kernel(60), kernel(1))).run())
     assert [step.stage for step in store.steps()] in (["settled", "chosen"], ["judged", "chosen"])
-    outcome, _ = run(RunStore.open(tmp_path, store.id), pool, Script(kernel(9), kernel(3)))
+    outcome, _ = run(RunStore.open(tmp_path, store.id), pool, Script(kernel(60), kernel(1)))
     assert outcome.best == 2 and [step.stage for step in store.steps()] == ["settled", "settled"]
 
 

@@ -19,20 +19,20 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return {expression}
 def get_inputs():
-    return [torch.rand(2048, 2048)]
+    return [torch.rand(1024, 1024)]
 def get_init_inputs():
     return []
 """
 ROWS, COLUMNS = "x / x.norm(dim=1, keepdim=True)", "x.softmax(0)"
 KERNEL = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return "
-TENSOR = 2048 * 2048 * 4
+TENSOR = 1024 * 1024 * 4
 
 
 def smallest_gb() -> float:
     """The least memory with which the task is judged."""
     flush = min(2 * physics.last_level_cache(), 128 << 20)
     sizes = TaskSizes(TENSOR, TENSOR, 0, 2 * TENSOR, 4 * TENSOR)
-    for free in itertools.count(0, 5_000_000):
+    for free in itertools.count(0, 1_000_000):
         with contextlib.suppress(BadInput):
             plan_memory("", sizes, free, "cpu", flush, sliceable=False)
             return free / GB
@@ -58,9 +58,9 @@ def test_little_memory_costs_comfort_and_no_check(
     verdict = quick_judge.judge(task, Candidate(KERNEL + expression))
     assert verdict.status is Status.PASSED, verdict.reason
     assert any(given_up in note for note in verdict.notes), verdict.notes
-    late = Candidate(KERNEL + f"({expression}).index_fill_(0, torch.tensor([2047]), 0.0)")
+    late = Candidate(KERNEL + f"({expression}).index_fill_(0, torch.tensor([1023]), 0.0)")
     verdict = quick_judge.judge(task, late)
-    assert verdict.status is Status.WRONG and "[2047, " in verdict.reason, verdict.reason
+    assert verdict.status is Status.WRONG and "[1023, " in verdict.reason, verdict.reason
 
 
 def test_a_task_that_does_not_fit_says_what_it_needs(

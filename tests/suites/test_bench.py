@@ -172,7 +172,7 @@ def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> Non
 
 
 def test_problems_are_named_without_anything_being_done(suite: Path) -> None:
-    done = bench(suite, "--list", "--ids", "2-4")
+    done = in_process.kernelpro(*command(suite, "--list", "--ids", "2-4")[3:])
     assert done.returncode == 0 and done.stdout == "1/2 scale\n1/3 random\n1/4 sine\n" and not done.stderr
     done = in_process.kernelpro(*command(suite, "--list", "--probe")[3:])
     assert done.returncode == 2 and "give exactly one of --probe" in done.stderr
@@ -259,19 +259,15 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
         "--format",
         "json",
     )
-    more += ("--concurrency", "1", "--tune-points", "3")
+    more += ("--concurrency", "1", "--tune-points", "3", "--finalists", "0")
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
     assert [row["author"] for row in rows.values()] == ["a.py", ""], "nobody has won where nothing is right"
     runs = [path.parent for path in (suite / "out" / "runs").glob("*/run.db")]
-    assert [
-        (config.concurrency, config.tune_points) for config in (RunStore(run).config() for run in runs)
-    ] == [
-        (1, 3),
-        (1, 3),
-    ]
+    configs = [RunStore(run).config() for run in runs]
+    assert [(c.concurrency, c.tune_points, c.finalists) for c in configs] == [(1, 3, 0), (1, 3, 0)]
     told = re.search(r"kernelpro (report RUN --runs-dir .*)`", first.stderr)
     assert told, first.stderr
     words = shlex.split(told[1].replace("RUN", runs[0].name))

@@ -250,6 +250,14 @@ class SearchOptions:
     tune_points: Annotated[
         int, option("Values of a candidate's tunables to try; 0: none.", SEARCH, min=0)
     ] = RunConfig.tune_points
+    finalists: Annotated[
+        int,
+        option(
+            "Best candidates to judge again at the end, at full length; 0: the search's own verdicts count.",
+            SEARCH,
+            min=0,
+        ),
+    ] = RunConfig.finalists
     language: Annotated[
         list[LanguageChoice], option("Write kernels only in this language. Repeatable; default: all.", SEARCH)
     ] = field(default_factory=list)

@@ -41,6 +41,7 @@ def make_run_config(
         concurrency=options.concurrency,
         seed=options.seed,
         tune_points=options.tune_points,
+        finalists=options.finalists,
         languages=tuple(language.value for language in options.language),
         compile_seed=not options.no_compile_seed,
         knowledge=knowledge,

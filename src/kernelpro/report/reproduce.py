@@ -105,8 +105,7 @@ def _python_only(config: RunConfig) -> list[str]:
         if field.name not in ("baselines", "sandbox")
         and getattr(config.options, field.name) != getattr(default, field.name)
     ]
-    settings = [f"{name}={getattr(config.options, name)!r}" for name in names]
-    return settings + ([f"finalists={config.finalists}"] if config.finalists != RunConfig.finalists else [])
+    return [f"{name}={getattr(config.options, name)!r}" for name in names]
 
 
 def _search_words(config: RunConfig) -> list[str]:
@@ -116,6 +115,8 @@ def _search_words(config: RunConfig) -> list[str]:
     words = ["--model", models["code"]] if "code" in models else ["--author", config.author]
     words += ["--policy", policy, "--seed", str(config.seed)]
     words += ["--concurrency", str(config.concurrency), "--tune-points", str(config.tune_points)]
+    if config.finalists != RunConfig.finalists:
+        words += ["--finalists", str(config.finalists)]
     for language in config.languages:
         words += ["--language", language]
     words += ["--objective", config.objective] if config.objective != "speed" else []

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import traceback
 
+from kernelpro.lab import garbage
 from kernelpro.lab.sandbox import jail
 from kernelpro.lab.sandbox.launch_request import LaunchRequest, PreloadRequest, parse_request
 
@@ -40,6 +41,7 @@ _FOLDER_VARIABLES = (
 
 def main(descriptor: int) -> None:
     """Serve launch requests on a socket until it closes."""
+    gc.disable()
     import torch  # shared by all forks
 
     from kernelpro import runtime  # noqa: F401
@@ -77,7 +79,7 @@ def _freeze() -> None:
     memory of it, a fifth of the CPU time of a quick judgement.
     """
     gc.collect()
-    gc.freeze()
+    garbage.exclude_imported()
 
 
 def fork(descriptor: int, environment: dict[str, str], folder: str) -> int:
@@ -108,9 +110,10 @@ def _preload(modules: tuple[str, ...]) -> None:
     """Import modules, for all later children too."""
     # modules ask at import whether there is a GPU: the usual way starts CUDA, and no fork could use it then
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    for name in modules:
-        with contextlib.suppress(Exception):  # the child meets the same error, and reports it
-            importlib.import_module(name)
+    with garbage.paused():
+        for name in modules:
+            with contextlib.suppress(Exception):  # the child meets the same error, and reports it
+                importlib.import_module(name)
     _freeze()
 
 

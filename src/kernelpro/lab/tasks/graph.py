@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from kernelpro.lab import tree
+from kernelpro.lab import garbage, tree
 from kernelpro.lab.tasks.batches import Resizing
 from kernelpro.lab.tasks.parameters import constant_of
 from kernelpro.lab.tasks.reference import Reference
@@ -96,6 +96,7 @@ def _export(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram
             warnings.catch_warnings(),
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
+            garbage.paused(),  # the first call imports torch's compilers
         ):
             warnings.simplefilter("ignore")  # torch.export also prints graphs that it cannot trace
             program = torch.export.export(reference.model(), arguments, strict=False)
