@@ -23,7 +23,7 @@ from kernelpro.pools import ray_connect, ray_pool
 from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
-JOBS = 30
+JOBS = 20
 KILLS = 2
 KILL_EVERY = 1.0
 """Seconds; and never before a fifth was answered since the last time, however slowly workers start here."""
