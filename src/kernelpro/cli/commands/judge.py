@@ -42,7 +42,7 @@ class JudgeOptions(
     ] = field(default_factory=list)
     memory: Annotated[
         float,
-        option("GiB of host memory a candidate may use; 0: three quarters of it.", MEASUREMENT, min=0),
+        option("GiB of host memory a candidate may use; 0: 3/4 of the machine's.", MEASUREMENT, min=0),
     ] = Options.memory_gib
     energy: Annotated[
         bool,

@@ -19,7 +19,10 @@ class KnowledgeOptions(JsonOptions):
         str | None, typer.Option("--export", metavar="FILE", help="Write everything to this JSON file.")
     ] = None
     import_file: Annotated[
-        str | None, typer.Option("--import", metavar="FILE", help="Add what another machine exported.")
+        str | None,
+        typer.Option(
+            "--import", metavar="FILE", help="Add the content of a file that another machine exported."
+        ),
     ] = None
     forget: Annotated[bool, typer.Option("--forget", help="Delete everything.")] = False
 

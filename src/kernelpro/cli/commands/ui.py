@@ -16,7 +16,7 @@ class UiOptions(RunsDirOptions):
     """Options of `kernelpro ui`."""
 
     host: Annotated[
-        str, option("Address to listen on. Other than loopback, every request needs the token.", OUTPUT)
+        str, option("Address to listen on. Unless it is loopback, every request needs the token.", OUTPUT)
     ] = "127.0.0.1"
     port: Annotated[
         int | None, option("Port; default: the first free one from 8640 on.", OUTPUT, min=0, max=65535)

@@ -74,7 +74,7 @@ class SpoolStatusOptions(JsonOptions):
 
 @add_command(spool_app, SpoolStatusOptions)
 def status(options: SpoolStatusOptions) -> int:
-    """Show open jobs, who works on them, and which workers are there."""
+    """List the open jobs, the worker that runs each, and the number of workers by hardware."""
     from kernelpro.cli.spool import show_status
 
     return show_status(options.folder, options.json)
@@ -111,7 +111,7 @@ class SpoolMergeOptions:
 
 @add_command(spool_app, SpoolMergeOptions)
 def merge(options: SpoolMergeOptions) -> int:
-    """Take in results from another machine. Exit code 1: some could not be used; they are listed."""
+    """Import results from another machine. Exit code 1: some were rejected; they are listed."""
     from kernelpro.cli.spool import merge_results
 
     return merge_results(options.folder, options.sources)
