@@ -117,3 +117,15 @@ def test_gains_end_where_good_kernels_do() -> None:
 def test_vectors_are_as_wide_as_compilers_make_them(bits: int, lanes: int) -> None:
     code = CpuCode((CpuFunction("k.so", "run", loops=(MachineLoop(bits=bits),)),))
     assert CpuProfile(2, 512, static=code).lanes == lanes
+
+
+def test_a_thread_that_waits_in_a_parallel_region_is_imbalance_and_not_a_single_thread() -> None:
+    threads = (ThreadTime(cpu_ms=2.0, work_ms=1.8), ThreadTime(cpu_ms=0.45, work_ms=0.07))
+    run = CpuRun(effective_threads=1.04, threads=threads, alone_ms=2.1, best_ms=1.9)
+    loop = replace(OUTER, parallel=True)
+    waits = CpuProfile(2, 128, sampled=True, shares=CpuShares(native=0.9), loops=(loop,), dynamic=run)
+    serial = replace(waits, loops=(OUTER,))
+    for cpu, expected in ((waits, "cpu_imbalance"), (serial, "cpu_single_thread")):
+        context = DiagnosticContext(profile(cpu), Bound.MEMORY)
+        matches = [n for n in ("cpu_imbalance", "cpu_single_thread") if registry()[n].analyze(context)]
+        assert matches == [expected]

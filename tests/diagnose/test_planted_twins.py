@@ -1,4 +1,5 @@
-"""Kernels with randomly planted defects, recorded on an H200 with their healthy twins: ranks and gains."""
+"""Kernels with randomly planted defects, recorded with their healthy twins on an H200 and on two ARM cores:
+ranks and gains."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from planted.score import CaseScore, lacks_counters, score, summarize  # noqa: E
 from planted_defects import read  # noqa: E402
 
 RECORD = ROOT / "benchmarks/results/2026-11-18-h200-planted.jsonl.gz"
+CPU_RECORD = ROOT / "benchmarks/results/2026-11-18-cpu-planted.jsonl.gz"
 
 
 @cache
-def scores() -> tuple[CaseScore, ...]:
-    return tuple(score(row) for row in read([RECORD]) if not lacks_counters(row))
+def scores(record: Path = RECORD) -> tuple[CaseScore, ...]:
+    return tuple(score(row) for row in read([record]) if not lacks_counters(row))
 
 
 def test_the_planted_defect_comes_first() -> None:
@@ -37,3 +39,11 @@ def test_no_page_is_empty_and_every_account_adds_up() -> None:
     result = summarize(list(scores()))
     assert result["empty_pages"] == 0
     assert result["account_error"] < 0.03
+
+
+def test_on_the_cpu_the_planted_defect_comes_first_and_no_twin_is_accused() -> None:
+    result = summarize(list(scores(CPU_RECORD)))
+    assert result["cases"] >= 200 and result["single_first"] >= 0.92 and result["single_in_three"] >= 0.98
+    assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] == 0
+    assert 0.9 <= result["gain_median"] <= 1.1
+    assert result["empty_pages"] == 0 and result["account_error"] < 0.03

@@ -26,6 +26,8 @@ _SHARED = 1.2
 """Effective threads from which work is shared at all."""
 _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
+_TAKES_PART = 0.1
+"""CPU time of a thread, in that of the busiest, from which it takes part in a call, if only to wait."""
 _FAULT_US, _CLEAR_US = 2.0, 1.0
 """What a page fault costs at most: itself, and clearing 4 KiB. Measured: 1.8 us in all."""
 
@@ -88,6 +90,13 @@ def effective_threads(cpu: CpuProfile) -> float | None:
         busiest = max(run.alone_ms - others, run.alone_ms / cpu.cores)
         effective = max(effective, run.alone_ms / run.best_ms, run.alone_ms / busiest)
     return min(float(cpu.cores), effective)
+
+
+def others_wait(cpu: CpuProfile) -> bool:
+    """Whether other threads take part: the hot loop is in an OpenMP region, and a second thread runs."""
+    times = [thread.cpu_ms for thread in cpu.dynamic.threads]
+    in_region = bool(cpu.loops) and cpu.loops[0].parallel
+    return in_region and len(times) > 1 and times[1] >= _TAKES_PART * times[0]
 
 
 def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.cpu import effective_threads
+from kernelpro.diagnose.account.cpu import effective_threads, others_wait
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData
 from kernelpro.records import Evidence
 
@@ -16,7 +16,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     effective = effective_threads(cpu)
     if effective is None:
         raise MissingData("observed calls")
-    if cores < 2 or not SINGLE <= effective < BALANCED * cores:
+    if cores < 2 or effective >= BALANCED * cores or (effective < SINGLE and not others_wait(cpu)):
         return None
     work = [thread.work_ms for thread in cpu.dynamic.threads]
     interpreter = cpu.shares.host if cpu.sampled else 0.0
@@ -41,7 +41,7 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger=f"effective threads (work of all threads over that of the busiest) between {SINGLE:g} and "
-    f"{BALANCED:.0%} of the cores",
+    f"{BALANCED:.0%} of the cores; or less, if a second thread waits in the hot loop's parallel region",
     remedy="dynamic scheduling, chunks of equal work, no serial parts",
     gain_basis="the call shrinks to the mean thread's work",
     advice=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account.cpu import others_wait
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
@@ -13,7 +14,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, cores, run = context.cpu, context.cpu.cores, context.cpu.dynamic
     if run.effective_threads is None:
         raise MissingData("observed calls")
-    if cores < 2 or run.effective_threads >= SINGLE:
+    if cores < 2 or run.effective_threads >= SINGLE or others_wait(cpu):
         return None
     native = cpu.shares.native + cpu.shares.libm
     if not cpu.sampled:
@@ -39,7 +40,8 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger=f"fewer than {SINGLE:g} effective threads (work of all threads over that of the busiest, without "
-    "waiting) on two or more cores, some of it in the candidate's native code",
+    "waiting) on two or more cores, some of it in the candidate's native code, and no second thread in a "
+    "parallel region around the hot loop",
     remedy="OpenMP over the outermost independent loop",
     gain_basis="the time in native code, divided by the number of cores",
     advice=(
