@@ -170,6 +170,7 @@ def python_page() -> str:
         kernelpro.optimize,
         kernelpro.patch,
         kernelpro.export,
+        kernelpro.build_guards,
         kernelpro.judge,
         kernelpro.profile,
         load_task,

@@ -16,6 +16,7 @@ _HOMES = {
     "FallbackWarning": "dropin.module",
     "OptimizedModule": "dropin.module",
     "OptimizationResult": "api",
+    "build_guards": "dropin.native_guards",
     "export": "api",
     "judge": "api",
     "optimize": "api",

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from blocks import KERNEL, Block
 from torch import nn
 from two_files.layers import RootNorm
 
-from kernelpro import FallbackWarning, api
-from kernelpro.dropin import guards
+from kernelpro import FallbackWarning, api, build_guards
+from kernelpro.dropin import guards, native_guards
 from kernelpro.dropin.module import optimize_module
 from kernelpro.lab.seeds import NoSeed, reference_seed
 from kernelpro.lab.tasks.reference import Reference
@@ -103,12 +104,22 @@ class One(nn.Module):
         return (x * self.gain + self.bias) @ self.square
 
 
-@pytest.mark.parametrize("in_cpp", [True, False])
-def test_every_change_of_state_is_seen(in_cpp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With torch.compile's guard of tensors and without."""
+@pytest.fixture(params=["python", "torch", pytest.param("native", marks=pytest.mark.long)])
+def guards_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """How tensors are compared: one by one, by torch.compile's guard, by guards that were built."""
     assert guards._tensor_guards() is not None, "this version of torch has it"
-    if not in_cpp:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native_guards.load.cache_clear()
+    request.addfinalizer(native_guards.load.cache_clear)
+    if request.param == "python":
         monkeypatch.setattr(guards, "_tensor_guards", lambda: None)
+    if request.param == "native":
+        assert build_guards().is_file()
+    return str(request.param)
+
+
+def test_every_change_of_state_is_seen(guards_in: str) -> None:
+    assert (native_guards.load() is not None) == (guards_in == "native")
     kernel = """
 import torch
 class ModelNew(torch.nn.Module):
@@ -169,6 +180,14 @@ class ModelNew(torch.nn.Module):
     with torch.inference_mode():
         fast(SMALL)
     assert fast.stats.fallback == 2
+
+
+def test_guards_that_cannot_be_built_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"cannot be compiled: .*no-such-compiler"):
+        build_guards()
+    assert not any(path.is_file() for path in tmp_path.rglob("*")), "nothing is left behind"
 
 
 def test_a_package_of_two_files_is_no_seed() -> None:

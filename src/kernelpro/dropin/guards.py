@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from kernelpro.dropin import native_guards
 from kernelpro.dropin.reads import ABSENT, Reads
 from kernelpro.dropin.spec import KernelSpec
 
@@ -255,13 +256,15 @@ class GuardBuilder:
         """Terms for the contents of parameters and buffers: their addresses and versions."""
         terms = []
         addressed = [t for t in self._state if t.layout is torch.strided]
-        if addressed:
+        versions = [t for t in self._state if not t.is_inference()]
+        self._name([t.detach() for t in addressed])  # keeps the memory, so that no other gets its address
+        if addressed and (library := native_guards.load()) is not None:
+            terms.append(f"{self._name(library.unchanged)}({self._name(library.remember(addressed))})")
+            versions = [t for t in versions if t.layout is not torch.strided]
+        elif addressed:
             addresses = self._name(tuple(t.data_ptr() for t in addressed))
             terms.append(f"({''.join(f'{self._name(t.data_ptr)}(), ' for t in addressed)}) == {addresses}")
-            self._name([t.detach() for t in addressed])  # keeps the memory, so that no other gets its address
-        # versions only grow, so that their sum tells
-        versions = [t for t in self._state if not t.is_inference()]
-        if versions:
+        if versions:  # they only grow, so that their sum tells
             total = sum(t._version for t in versions)
             terms.append(f"{' + '.join(f'{self._name(t)}._version' for t in versions)} == {total}")
         return terms
@@ -359,6 +362,8 @@ class GuardBuilder:
         one by one."""
         context = ["level() is None", "not autocast()", "not modes()", "tracing() is None"]
         state = {self._name(t): t for t in self._state if t.layout is torch.strided}
+        if native_guards.load() is not None:
+            state = {}  # checked with addresses and versions
         one_by_one = [*self._input_terms, *context]
         for name, t in state.items():  # `t.data = ...` can change these, with the same address
             one_by_one += [f"{name}.shape == {self._name(t.shape)}", f"{name}.dtype is {self._name(t.dtype)}"]

@@ -33,6 +33,7 @@ def _export_load_dropin() -> Any:
         "__init__",
         "spec",
         "reads",
+        "native_guards",
         "guards",
         "kernel",
         "operator",
