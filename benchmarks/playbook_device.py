@@ -3,9 +3,10 @@
     python benchmarks/playbook_device.py --problems DIR --graphs DIR --out FILE.jsonl --ids 2/14,2/18
 
 Finds what breaks at real size in little device time: each problem's first draft of every form and language
-is built, compared with eager float32, and timed beside eager (TF32) and torch.compile. Workers compile at the
+(or of `--forms`) is built, compared with eager float32, and timed beside eager (TF32) and torch.compile. Workers compile at the
 same time; one at a time measures. `--graphs` has the operator graphs (playbook_coverage.py writes them).
-The times are medians of calls with a cold cache by CUDA events: no verdicts, no intervals.
+The times are medians of calls with a cold cache by CUDA events: no verdicts, no intervals. `--tiles` also
+times drafts with tiled products with other tiles: rows x columns x terms x threads x pipeline stages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import re
 import signal
 import statistics
 import subprocess
@@ -96,10 +98,32 @@ def difference(output: Any, truth: Any) -> float:
     )
 
 
+def with_tiles(source: str, tiles: str) -> str:
+    """The source with other tiles of its products, as far as its tunables allow them."""
+    names = ("TILE_M", "TILE_N", "TILE_K", "THREADS", "PIPELINE_STAGES")
+    products = set(re.findall(r"^TILE_M(\d+) = ", source, re.MULTILINE))
+    for name, value in zip(names, tiles.split("x"), strict=True):
+        for number in products:
+            pattern = rf"^({name}{number} = )\d+(  # tune: .*\b{value}\b.*)$"
+            source = re.sub(pattern, rf"\g<1>{value}\g<2>", source, flags=re.MULTILINE)
+    return source
+
+
+def claim(file: Path) -> int:
+    """The number of the next problem that no worker has."""
+    with file.open("a+") as counter:
+        fcntl.flock(counter, fcntl.LOCK_EX)
+        counter.seek(0)
+        number = len(counter.read())
+        counter.write(".")
+        return number
+
+
 class Trial:
     """One problem on the device."""
 
-    def __init__(self, path: Path, graphs: Path):
+    def __init__(self, path: Path, options: argparse.Namespace):
+        graphs, self.options = options.graphs, options
         self.task = Task.from_file(path, "train", None).for_target("cuda")
         module = import_source(self.task.source, f"task_{self.task.id}")
         self.flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
@@ -130,16 +154,21 @@ class Trial:
             key = (design.form, design.language)
             if key in seen or (design.language == "cuda" and design.form == "channels_last"):
                 continue
+            if self.options.forms and design.form not in self.options.forms.split(","):
+                continue
             seen.add(key)
-            source = draft.source
+            sources = {"": draft.source}
+            if design.language == "triton":
+                sources |= {tiles: with_tiles(draft.source, tiles) for tiles in self.options.tiles}
+            for tiles, source in {source: (tiles, source) for tiles, source in sources.items()}.values():
 
-            def build(source: str = source, number: int = number) -> Any:
-                module = import_source(source, f"draft_{self.task.id}_{number}")
-                model = module.ModelNew(*self.init)
-                parameters.load_reference_state(model, {k: v.cpu() for k, v in state.items()})
-                return model.cuda()
+                def build(source: str = source, name: str = f"draft_{self.task.id}_{number}_{tiles}") -> Any:
+                    module = import_source(source, name)
+                    model = module.ModelNew(*self.init)
+                    parameters.load_reference_state(model, {k: v.cpu() for k, v in state.items()})
+                    return model.cuda()
 
-            yield self._row(f"{design.form} {design.language}", build, truth)
+                yield self._row(f"{design.form} {design.language} {tiles}".strip(), build, truth)
 
     def _row(self, name: str, build: Callable[[], Any], truth: Any) -> dict[str, Any]:
         row: dict[str, Any] = {"problem": self.task.name, "what": name}
@@ -158,10 +187,12 @@ class Trial:
         return row
 
 
-def work(paths: list[Path], graphs: Path, out: Path) -> None:
-    for path in paths:
+def work(paths: list[Path], options: argparse.Namespace) -> None:
+    out: Path = options.out
+    while (number := claim(out.with_suffix(".next"))) < len(paths):
+        path = paths[number]
         try:
-            for row in Trial(path, graphs).run():
+            for row in Trial(path, options).run():
                 with out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
         except Exception as error:  # the next problem can still be tried
@@ -196,6 +227,8 @@ def main() -> None:
     parser.add_argument("--ids", required=True)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--forms", default="", help="only these, such as implicit_gemm,library")
+    parser.add_argument("--tiles", nargs="*", default=[], metavar="MxNxKxTHREADSxSTAGES")
     parser.add_argument("--part", type=int, default=-1)
     options = parser.parse_args()
     paths = [
@@ -203,7 +236,7 @@ def main() -> None:
         for level, _, number in (item.partition("/") for item in options.ids.split(","))
     ]
     if options.part >= 0:
-        work(paths[options.part :: options.workers], options.graphs, options.out)
+        work(paths, options)
         return
     command = [sys.executable, *sys.argv]
     parts = [subprocess.Popen([*command, "--part", str(part)]) for part in range(options.workers)]

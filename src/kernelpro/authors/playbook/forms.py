@@ -2,7 +2,8 @@
 
 own             everything is written by the playbook, after algebra
 library         torch computes large products, convolutions and attention; the rest is fused around the calls
-channels_last   the same, with the channels of convolutions innermost in memory
+implicit_gemm   the same, but convolutions are tiled products that the playbook writes; in Triton only
+channels_last   as library, with the channels of convolutions innermost in memory
 plain, plain_library   without algebra, if algebra changed anything: for tasks on which it fails
 """
 
@@ -18,6 +19,8 @@ from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.records import Graph, Target
 
 PLAIN_FORMS = ("plain", "plain_library")
+TRITON_FORMS = ("implicit_gemm",)
+"""Forms whose stages only the Triton backend writes well."""
 _MAX_STAGES = 120
 """More kernels take minutes to write and to compile, and their launches dominate."""
 
@@ -27,7 +30,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
     is none."""
     simplified, rewrites = simplify(graph)
     forms: list[tuple[str, Graph, LibraryForm]] = [("library", simplified, "library")]
-    forms += [("channels_last", simplified, "channels_last")] if target == "cuda" else []
+    if target == "cuda":
+        forms += [("implicit_gemm", simplified, "implicit_gemm"), ("channels_last", simplified, "channels_last")]
     forms += [("own", simplified, "own")]
     if rewrites:
         forms += [("plain_library", graph, "library"), ("plain", graph, "own")]
@@ -51,7 +55,16 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels, more than {_MAX_STAGES}")
-    return program if form == "own" or (program.library_calls and program.stages) else None
+    if form == "own":
+        return program
+    if form == "implicit_gemm":
+        return program if _convolutions(program) < _convolutions(fuse(graph, "library")) else None
+    return program if program.library_calls and program.stages else None
+
+
+def _convolutions(program: Program) -> int:
+    """The convolutions that torch computes."""
+    return sum(call.op.startswith("conv") for call in program.library_calls)
 
 
 def _same(one: Program, other: Program) -> bool:

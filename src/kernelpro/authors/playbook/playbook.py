@@ -33,7 +33,7 @@ from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
-from kernelpro.authors.playbook.forms import PLAIN_FORMS, programs_of
+from kernelpro.authors.playbook.forms import PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
@@ -244,6 +244,8 @@ def _interleaved_seeds(
     columns = []
     for form, program in programs.items():
         for backend in backends:
+            if form in TRITON_FORMS and backend.language != "triton":
+                continue
             try:
                 columns.append([(form, backend, seed) for seed in backend.seeds(program)])
             except NoProposal as reason:

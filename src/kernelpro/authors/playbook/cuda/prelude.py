@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 PRELUDE = """\
-__device__ inline float maximum(float a, float b) { return fmaxf(a, b); }
-__device__ inline float minimum(float a, float b) { return fminf(a, b); }
-__device__ inline double maximum(double a, double b) { return fmax(a, b); }
-__device__ inline double minimum(double a, double b) { return fmin(a, b); }
-template <class T> __device__ inline T maximum(T a, T b) { return a > b ? a : b; }
-template <class T> __device__ inline T minimum(T a, T b) { return a < b ? a : b; }
+// NaN wins, as in torch; fmaxf and fminf would drop it.
+template <class T> __device__ inline T maximum(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> __device__ inline T minimum(T a, T b) { return a < b || a != a ? a : b; }
+#ifdef __CUDA_ARCH__  // one instruction
+template <> __device__ inline float maximum(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+template <> __device__ inline float minimum(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+#endif
 template <class T> struct Limits {  // of integers
     static __device__ T lowest() { return T(-1) > T(0) ? T(0) : T(T(1) << (8 * sizeof(T) - 1)); }
     static __device__ T highest() { return T(~lowest()); }

@@ -36,6 +36,7 @@ from kernelpro.authors.playbook.graph.values import (
     LoopSplitRequired,
     Materialized,
     Matmul,
+    PhasedReduction,
     Reduction,
     Scan,
     Shape,
@@ -45,6 +46,7 @@ from kernelpro.authors.playbook.graph.values import (
 from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
 from kernelpro.authors.playbook.ir.indices import Loops, LoopVar, constant, flatten, unflatten, variable
 from kernelpro.authors.playbook.ir.stages import (
+    Guard,
     LibraryCall,
     MatrixProduct,
     Program,
@@ -130,7 +132,9 @@ class _Fuser:
     # --- placing stage values -------------------------------------------------------------------------------
 
     def _place(self, value: StageValue) -> None:
-        if isinstance(value, Reduction):
+        if isinstance(value, PhasedReduction):
+            self._place_phased(value)
+        elif isinstance(value, Reduction):
             self._place_reduction(value)
         elif isinstance(value, Scan):
             self._place_scan(value)
@@ -143,8 +147,26 @@ class _Fuser:
         else:
             self._stage_of[value] = self._store(value.sources[0], self._temporary(value))
 
+    def _place_phased(self, value: PhasedReduction) -> None:
+        stage = self._new_stage(value.loops)
+        outer = tuple(variable(var) for var in stage.outer)
+        positions = value.positions(outer)
+        stage.position_of_row = flatten(positions, value.shape)
+        sizes = zip(positions, value.shape, strict=True)
+        stage.store_guards = tuple(Guard(i, size) for i, size in sizes if i.bounds[1] >= size)
+        stage.domains.append((value.shape, positions, ()))
+        loops, attempt = stage.loops_over(value.inner), self._attempt(stage)
+        inner, name = tuple(variable(var) for var in loops), self._new_name("r")
+        expr = value.body(outer, inner, attempt)
+        self._accept(attempt)
+        stage.steps.append(ReduceStep(name, value.kind, expr, loops, value.guards(outer, inner)))
+        stage.results[value] = self._builder.make("row", dtype=value.dtype, data=name)
+        self._stage_of[value] = stage
+
     def _place_reduction(self, value: Reduction) -> None:
         for stage in self._own_stages():
+            if stage.position_of_row is not None:
+                continue
             if stage.rows == prod(value.shape) and self._try(self._add_reduction, stage, value):
                 return
             over_rows = prod(value.shape) == 1 and stage.rows == prod(value.inner)
@@ -283,7 +305,8 @@ class _Fuser:
         for attempt in attempts:
             self._accept(attempt)
         for expr, inner, part_loops in parts:
-            stage.steps.append(StoreStep(tensor.name, flatten(at(inner), value.shape), expr, part_loops))
+            index = flatten(at(inner), value.shape)
+            stage.steps.append(StoreStep(tensor.name, index, expr, part_loops, stage.store_guards))
         return True
 
     def _store_alone(
@@ -372,7 +395,8 @@ class _Fuser:
             if value in stage.results and stage.results[value].op == "total":
                 stage.epilogue.append(StoreStep(name, constant(0), stage.results[value], ()))
             elif value in stage.results:
-                stage.steps.append(StoreStep(name, stage.row, stage.results[value], ()))
+                row = stage.row if stage.position_of_row is None else stage.position_of_row
+                stage.steps.append(StoreStep(name, row, stage.results[value], (), stage.store_guards))
             else:
                 shape, indices, loops = stage.domains[0]
                 expr = self._attempt(stage, loops).element(value, indices)

@@ -126,9 +126,9 @@ def _substitute(
 
     def step(old: StageStep) -> StageStep:
         value, own_loops = expr(old.value), new_loops(old.loops)
-        if isinstance(old, StoreStep):
-            return replace(old, index=index(old.index), value=value, loops=own_loops)
         guards = tuple(Guard(index(guard.index), guard.size) for guard in old.guards)
+        if isinstance(old, StoreStep):
+            return replace(old, index=index(old.index), value=value, loops=own_loops, guards=guards)
         return replace(old, value=value, loops=own_loops, guards=guards)
 
     product = stage.product
@@ -153,8 +153,7 @@ def _indices(stage: Stage) -> Iterator[IndexExpr]:
     for step in stage.steps:
         if isinstance(step, StoreStep):
             yield step.index
-        else:
-            yield from (guard.index for guard in step.guards)
+        yield from (guard.index for guard in step.guards)
 
 
 def _divisions(index: IndexExpr) -> Iterator[Quotient | Remainder]:

@@ -26,7 +26,7 @@ from kernelpro.authors.playbook.ir.indices import (
     unflatten,
     variable,
 )
-from kernelpro.authors.playbook.ir.stages import MatrixProduct, Stage, StageStep, StoreStep, Total
+from kernelpro.authors.playbook.ir.stages import Guard, MatrixProduct, Stage, StageStep, StoreStep, Total
 
 
 class CannotFuse(Exception):
@@ -60,6 +60,10 @@ class StageBuilder:
     """The numbers it computes: a `row` for each reduction, a `total` for each reduction over all rows."""
     domains: list[tuple[Shape, Indices, Loops]] = field(default_factory=list)
     """The tensors that its rows iterate over: shape, the index of each dimension, and the inner loops."""
+    position_of_row: IndexExpr | None = None
+    """Of a stage whose rows have another order than its result (PhasedReduction): where a row is stored."""
+    store_guards: tuple[Guard, ...] = ()
+    """Rows that fail a guard have no place in the result."""
     reduced_domains: set[tuple[Shape, Shape]] = field(default_factory=set)
     """The domains of its reductions; see values.Reduction."""
     _loops: dict[Shape, Loops] = field(default_factory=dict)
@@ -86,6 +90,8 @@ class StageBuilder:
         for known, indices, loops in self.domains:
             if known == shape:
                 yield indices, loops
+        if self.position_of_row is not None:
+            return
         if prod(shape) == self.rows:
             yield unflatten(self.row, shape), ()
         if self.rows > 1 and prod(shape) % self.rows == 0:
@@ -153,7 +159,8 @@ class FusionAttempt:
         if value in stage.results:
             result = stage.results[value]
             is_total = result.op == "total"
-            if is_total != self.in_epilogue or (not is_total and flatten(indices, value.shape) != stage.row):
+            row = stage.row if stage.position_of_row is None else stage.position_of_row
+            if is_total != self.in_epilogue or (not is_total and flatten(indices, value.shape) != row):
                 raise CannotFuse
             return result
         if self.in_epilogue:

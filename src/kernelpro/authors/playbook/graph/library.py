@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from kernelpro.authors.playbook.graph.implicit_gemm import implicit_convolution
 from kernelpro.authors.playbook.graph.operator_call import OperatorCall
 from kernelpro.authors.playbook.graph.shapes import permuted, reshaped
 from kernelpro.authors.playbook.graph.value_ops import add, mul
@@ -22,9 +23,10 @@ from kernelpro.authors.playbook.graph.values import (
 )
 from kernelpro.authors.playbook.ir.expressions import FLOATING
 
-LibraryForm = Literal["own", "library", "channels_last"]
+LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm"]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
-channels_last: the same, and convolutions read and write tensors with the channels innermost."""
+channels_last: the same, and convolutions read and write tensors with the channels innermost. implicit_gemm:
+the playbook writes convolutions as tiled products, and torch computes the rest."""
 _MIN_SIDE = 16
 """A product with a shorter side is a reduction, which the playbook writes itself."""
 
@@ -34,6 +36,8 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
     if call.dtype not in FLOATING:
         return None
     if call.name in _CONVOLUTIONS:
+        if form == "implicit_gemm" and (result := implicit_convolution(call)):
+            return result
         return _convolution(call, form == "channels_last")
     if call.name == "linear":
         return _linear(call)

@@ -117,7 +117,7 @@ def _attention(call: OperatorCall) -> Value:
 # --- windows -----------------------------------------------------------------------------------------------
 
 
-def _per_dim(argument: Any, count: int, default: int) -> list[int]:
+def per_dim(argument: Any, count: int, default: int) -> list[int]:
     """One number for each spatial dimension."""
     if argument is None or argument == []:
         return [default] * count
@@ -126,7 +126,7 @@ def _per_dim(argument: Any, count: int, default: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Window:
+class Window:
     """The elements of the source that one output reads, in each spatial dimension."""
 
     sizes: Sequence[int]
@@ -151,7 +151,7 @@ def _pooled(
     source: Value,
     shape: Sequence[int],
     kernel: Sequence[int],
-    window: _Window,
+    window: Window,
     domain: tuple[Shape, Shape] | None = None,
 ) -> Value:
     """The sum or the maximum of each window over the trailing dimensions."""
@@ -169,14 +169,14 @@ def _pooled(
 def _pool(kind: Literal["sum", "max"], dims: int) -> Handler:
     def handler(call: OperatorCall) -> Value:
         source = materialize_unless_input(call.value(0))
-        kernel = _per_dim(call.get(1, "kernel_size"), dims, 1)
-        stride = [s or k for s, k in zip(_per_dim(call.get(2, "stride"), dims, 0), kernel, strict=True)]
-        padding = _per_dim(call.get(3, "padding"), dims, 0)
-        dilation = _per_dim(call.get(4, "dilation") if kind == "max" else None, dims, 1)
+        kernel = per_dim(call.get(1, "kernel_size"), dims, 1)
+        stride = [s or k for s, k in zip(per_dim(call.get(2, "stride"), dims, 0), kernel, strict=True)]
+        padding = per_dim(call.get(3, "padding"), dims, 0)
+        dilation = per_dim(call.get(4, "dilation") if kind == "max" else None, dims, 1)
         excludes_padding = call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override")
         if kind == "sum" and any(padding) and excludes_padding:
             raise call.unsupported("that does not count the padding")
-        window = _Window(source.shape[-dims:], stride, padding, dilation)
+        window = Window(source.shape[-dims:], stride, padding, dilation)
         per_dim = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
         beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in per_dim)
         if beyond and kind == "sum":  # the maximum skips what lies beyond the source
@@ -194,7 +194,7 @@ def _adaptive_avg_pool(dims: int) -> Handler:
         if any(size % out for size, out in zip(sizes, outputs, strict=True)):
             raise call.unsupported("to a size that does not divide the input's")
         kernel = [size // out for size, out in zip(sizes, outputs, strict=True)]
-        window = _Window(sizes, kernel, [0] * dims, [1] * dims)
+        window = Window(sizes, kernel, [0] * dims, [1] * dims)
         rank = len(source.shape)
         domain = (source.shape, tuple(range(rank - dims, rank))) if prod(outputs) == 1 else None
         return mul(_pooled("sum", source, call.shape, kernel, window, domain), 1 / prod(kernel))
@@ -206,18 +206,18 @@ def _conv(dims: int) -> Handler:
     def handler(call: OperatorCall) -> Value:
         source, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
         stride, dilation = (
-            _per_dim(call.get(3, "stride"), dims, 1),
-            _per_dim(call.get(5, "dilation"), dims, 1),
+            per_dim(call.get(3, "stride"), dims, 1),
+            per_dim(call.get(5, "dilation"), dims, 1),
         )
         padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
         if isinstance(padding, str) or len(source.shape) != dims + 2:
             raise call.unsupported("with padding by name, or without a batch dimension")
-        margins = _per_dim(padding, dims, 0)
+        margins = per_dim(padding, dims, 0)
         if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
             margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]
             source = source.source
         source = materialize_unless_input(source)
-        window = _Window(source.shape[2:], stride, margins, dilation)
+        window = Window(source.shape[2:], stride, margins, dilation)
         group_outputs, group_inputs = call.shape[1] // groups, weight.shape[1]
 
         def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:

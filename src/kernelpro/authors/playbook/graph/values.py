@@ -185,6 +185,26 @@ class Reduction(StageValue):
         """domain: for a reduction over dimensions of one tensor, the tensor's shape and those dimensions."""
 
 
+class PhasedReduction(Reduction):
+    """A sum whose results are computed in another order than they are stored: `loops` are the extents of its
+    loops, and `positions` maps their indices to an index into the result. What lies beyond the result is not
+    stored."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        loops: Sequence[int],
+        inner: Sequence[int],
+        dtype: str,
+        sources: Sequence[Value],
+        body: Callable[[Indices, Indices, LoweringContext], Expr],
+        guards: Callable[[Indices, Indices], tuple[Guard, ...]],
+        positions: Callable[[Indices], Indices],
+    ):
+        super().__init__("sum", shape, inner, dtype, sources, body, guards)
+        self.loops, self.positions = tuple(loops), positions
+
+
 class Scan(StageValue):
     """The running sum, product, maximum or minimum of its source along `dim`."""
 

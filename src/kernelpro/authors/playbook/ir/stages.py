@@ -72,6 +72,9 @@ class StoreStep:
     value: Expr
     loops: Loops
     """Empty for one element a row."""
+    guards: tuple[Guard, ...] = ()
+    """Nothing is stored where a guard fails. Only convolutions as products have such stores, and only the
+    Triton backend writes them."""
 
 
 StageStep = ReduceStep | StoreStep
@@ -142,6 +145,11 @@ class Stage:
     def stores(self) -> tuple[StoreStep, ...]:
         """The steps that store."""
         return tuple(step for step in self.steps if isinstance(step, StoreStep))
+
+    @property
+    def has_guarded_stores(self) -> bool:
+        """Whether not every iteration stores."""
+        return any(step.guards for step in self.stores)
 
 
 @dataclass(frozen=True)

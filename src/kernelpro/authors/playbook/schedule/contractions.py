@@ -41,7 +41,9 @@ class Contraction:
 
 def is_matmul(stage: Stage, design: StageDesign) -> bool:
     """Whether a GPU backend writes the stage as a matrix product."""
-    return stage.product is not None or (design.order == "tiles" and find_contraction(stage) is not None)
+    if stage.product is not None:
+        return True
+    return (design.order == "tiles" or stage.has_guarded_stores) and find_contraction(stage) is not None
 
 
 def find_contraction(stage: Stage) -> Contraction | None:
@@ -59,7 +61,7 @@ def _as_contraction(stage: Stage, step: ReduceStep) -> Contraction | None:
         return None
     a, b = step.value.args
     guarded = {var for guard in step.guards for var in guard.index.variables} - set(step.loops)
-    left, right = (b, a) if guarded & b.variables else (a, b)
+    left, right = (a, b) if guarded <= a.variables else (b, a)
     if guarded - left.variables or step.value.dtype != left.dtype or left.dtype != right.dtype:
         return None
     common = left.variables & right.variables

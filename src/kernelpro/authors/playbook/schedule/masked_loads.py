@@ -15,8 +15,9 @@ Predicate = frozenset[IndexExpr]
 _ALWAYS: Predicate = frozenset()
 
 
-def masked_loads(roots: Iterable[Expr]) -> dict[Expr, Predicate]:
-    """The loads that are not needed everywhere, each with the predicate under which it is needed."""
+def masked_loads(roots: Iterable[Expr], op: str = "load") -> dict[Expr, Predicate]:
+    """The loads, or other nodes, that are not needed everywhere, each with the predicate under which it is
+    needed."""
     roots = list(roots)
     predicates: dict[Expr, Predicate] = dict.fromkeys(roots, _ALWAYS)
     # users have higher numbers than their operands, so every user is visited before its operands
@@ -28,7 +29,7 @@ def masked_loads(roots: Iterable[Expr]) -> dict[Expr, Predicate]:
             elif node.op == "scan":  # an element contributes to all later elements of the scan
                 needed = _ALWAYS
             predicates[operand] = predicates[operand] & needed if operand in predicates else needed
-    return {node: predicate for node, predicate in predicates.items() if node.op == "load" and predicate}
+    return {node: predicate for node, predicate in predicates.items() if node.op == op and predicate}
 
 
 def _implied(condition: Expr, holds: bool) -> Predicate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.codegen import python_module
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.ir.stages import Program, Stage
@@ -47,6 +48,8 @@ def write(program: Program, design: Design) -> str:
 def _stage_kernel(
     builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int
 ) -> StageKernel:
+    if stage.has_guarded_stores:
+        raise NoProposal("the playbook stores parts of a result only from tiled products")
     if not is_elementwise(stage):
         row_per_lane = design.order == "strips" and stage.rows > 1
         return (RowPerLane if row_per_lane else TritonRowKernel)(builder, stage, design, number)

@@ -14,7 +14,7 @@ from kernelpro.authors.playbook.ir.indices import (
     variable,
 )
 from kernelpro.authors.playbook.ir.stages import ReduceStep, Stage, StoreStep
-from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.passes import (
     RowPass,
     loop_invariants,
@@ -31,6 +31,8 @@ from kernelpro.authors.playbook.triton.syntax import (
 )
 
 _TILE_SIDES = (16, 32, 64, 128)
+_MIN_TILE_SIDE = 4
+"""Elements in a row that make an access worth a tile: 16 bytes of float32."""
 _MAX_UNROLLED = 64
 """Windows are unrolled up to this many elements in all passes. Triton took 100 s to compile 240."""
 
@@ -96,7 +98,8 @@ class RowPerLane(StageKernel):
 
 
 class TransposeTile(StageKernel):
-    """An element-wise stage that reads and writes along different loops: square tiles coalesce both."""
+    """An element-wise stage that reads and writes along different loops: square tiles coalesce both. Where a
+    loop is shorter than a side, the tile is longer along the other one."""
 
     def __init__(
         self,
@@ -118,23 +121,32 @@ class TransposeTile(StageKernel):
         self.printer.masks = {}
         size = self.builder.tunable(f"COARSENING{self.number}", self.design.coarsening, _TILE_SIDES)
         body, tiles = [f"block = {self.builder.program_id()}"], []
+        constants: dict[str, str] = {}
         for var, name, shape in zip(self._tile_loops, ("p", "q"), ("[:, None]", "[None, :]"), strict=True):
             axis = LoopVar(name, var.extent)
             self.printer.loop_indices[var] = variable(axis)
-            tiles.append(f"(-(-{var.extent} // {size}))")
-            count = f"(-(-{var.extent} // SIDE))"
+            side, constant = f"SIDE_{name.upper()}", f"SIDE_{name.upper()}{self.number}"
+            (other,) = (loop for loop in self._tile_loops if loop != var)
+            own, across = power_of_two(var.extent), power_of_two(other.extent)
+            self.builder.derived_constants.append(
+                f"{constant} = min({own}, {size} * max({size} // {across}, 1))"
+            )
+            constants[side] = constant
+            tiles.append(f"(-(-{var.extent} // {constant}))")
+            count = f"(-(-{var.extent} // {side}))"
             body += [
-                f"{name} = block % {count} * SIDE + tl.arange(0, SIDE){shape}",
+                f"{name} = block % {count} * {side} + tl.arange(0, {side}){shape}",
                 f"block = block // {count}",
             ]
-            if any(var.extent % side for side in self.builder.tunables[size][1]):
+            sides = (min(own, s * max(s // across, 1)) for s in self.builder.tunables[size][1])
+            if any(var.extent % s for s in sides):
                 self.printer.masks[axis] = f"{name}_mask"
                 body += [f"{name}_mask = {name} < {var.extent}"]
         body += ["batch = block", *self.emit_row_steps(RowPass((), [*self.stage.steps]), {})]
         self.builder.tune_threads(self.number, self.design.threads)
         grid = " * ".join([str(batch.extent), *tiles])
         warps = f"THREADS{self.number} // 32"
-        self.builder.add_kernel(f"stage{self.number}", body, {"SIDE": size}, grid, num_warps=warps)
+        self.builder.add_kernel(f"stage{self.number}", body, constants, grid, num_warps=warps)
 
 
 def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar] | None:
@@ -150,7 +162,7 @@ def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar] | None:
         return None
     (write,) = writes
     read = next((var for var in reads if var is not None and var != write), None)
-    if write is None or read is None or min(read.extent, write.extent) < 16:
+    if write is None or read is None or min(read.extent, write.extent) < _MIN_TILE_SIDE:
         return None
     return read, write
 

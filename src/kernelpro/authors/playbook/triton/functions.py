@@ -39,12 +39,12 @@ def multiply(a, b):
     "maximum": """\
 @triton.jit
 def maximum(a, b):
-    return tl.maximum(a, b)
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
     "minimum": """\
 @triton.jit
 def minimum(a, b):
-    return tl.minimum(a, b)
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 """,
     "tanh_": _TANH.format(power="tl.exp(-2.0 * a)", quotient="(1.0 - t) / (1.0 + t)"),
     "expm1_": """\

@@ -10,6 +10,7 @@ from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import (
     IndexExpr,
+    Loops,
     LoopVar,
     flat_index,
     iterations,
@@ -17,9 +18,13 @@ from kernelpro.authors.playbook.ir.indices import (
     variable,
 )
 from kernelpro.authors.playbook.ir.stages import Stage
-from kernelpro.authors.playbook.schedule.contractions import find_contraction, name_product_elements
+from kernelpro.authors.playbook.schedule.contractions import (
+    Contraction,
+    find_contraction,
+    name_product_elements,
+)
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
-from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
+from kernelpro.authors.playbook.schedule.masked_loads import masked_loads, maximum_over
 from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
 from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS
 from kernelpro.authors.playbook.triton.syntax import storage_type
@@ -28,7 +33,33 @@ _MIN_TILE = 16
 """The smallest side of a tile on tensor cores."""
 _MAX_SHARED_BYTES = 232448
 """Shared memory of a block on the GPUs that have most of it (227 KB)."""
+_MIN_TAP_TERMS = 32
+"""Terms of one tap that make a tile."""
 _DTYPES = ("float32", "float16", "bfloat16")
+
+
+def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
+    """The contraction with its columns along the contiguous loop of the results, and whether its sides were
+    swapped for that. Triton lets neighbouring threads access the last axis of a tile where it cannot prove
+    which one is contiguous."""
+    match = find_contraction(stage)
+    if match is None or stage.product or not stage.stores:
+        return (match, False) if match else None
+    index = stage.stores[0].index
+    loops = [var for var in (*match.rows, *match.columns) if index.coefficient(var)]
+    if not loops or min(loops, key=index.coefficient) not in match.rows:
+        return match, False
+    return replace(
+        match, left=match.right, right=match.left, rows=match.columns, columns=match.rows
+    ), True
+
+
+def _scalar_taps(match: Contraction) -> LoopVar | None:
+    """The loop over the taps of a convolution, if every tile of terms belongs to one tap: then positions are
+    checked once for each pixel instead of once for each term."""
+    if len(match.depth) < 2 or match.depth[-1].extent % _MIN_TAP_TERMS:
+        return None
+    return LoopVar("tap", iterations(match.depth[:-1]))
 
 
 class TritonMatmul:
@@ -39,11 +70,13 @@ class TritonMatmul:
     ):
         self._builder, self._printer = builder, builder.printer
         self._stage, self._design, self._number, self._precision = stage, design, number, precision
-        match = find_contraction(stage)
-        assert match, "the caller checks that the stage is a contraction"
+        oriented = oriented_contraction(stage)
+        assert oriented, "the caller checks that the stage is a contraction"
+        match, self._is_swapped = oriented
         if match.left.dtype not in _DTYPES:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
         self._contraction, self._depth = match, iterations(match.depth)
+        self._taps = _scalar_taps(match)
         self._batch = LoopVar("batch", iterations(match.batch))
         self._row = LoopVar("rows", iterations(match.rows))
         self._column = LoopVar("cols", iterations(match.columns))
@@ -71,9 +104,7 @@ class TritonMatmul:
         constants = {
             "TILE_M": self._tile_tunable("TILE_M", design.tile_m, rows, (64, 128, 256)),
             "TILE_N": self._tile_tunable("TILE_N", design.tile_n, columns, (64, 128, 256)),
-            "TILE_K": self._tile_tunable(
-                "TILE_K", design.tile_k, self._depth, (32, 64, 128) if self._is_16_bit else (16, 32, 64)
-            ),
+            "TILE_K": self._tile_tunable("TILE_K", design.tile_k, *self._tile_depths()),
             "GROUP": builder.tunable(f"GROUP{number}", 8, (4, 8, 16)),
         }
         stages = builder.tunable(f"PIPELINE_STAGES{number}", design.pipeline_stages, (2, 3, 4))
@@ -90,12 +121,15 @@ class TritonMatmul:
         body = self._tile_position()
         for axis in (self._row, self._column):
             body += self._declare_mask(axis)
+        visible = self._visible_tile() if fused else ""
+        end = f"tl.where({visible}, {self._depth}, 0)" if visible else str(self._depth)
         body += [
             "acc = tl.zeros([TILE_M, TILE_N], tl.float32)",
-            f"for first_k in range(0, {self._depth}, TILE_K):",
+            f"for first_k in range(0, {end}, TILE_K):",
         ]
         dot = f"acc = tl.dot(a, b, acc{self._precision_argument()})"
-        body += indented([*self._load_operand("a"), *self._load_operand("b"), dot])
+        tap = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
+        body += indented([*tap, *self._load_operand("a"), *self._load_operand("b"), dot])
         printer.loop_indices = self._output_indices()
         printer.masks = self._masks_of(self._row, self._column)
         body += self._epilogue(dict(names)) if fused else [self._store_product()]
@@ -114,9 +148,23 @@ class TritonMatmul:
         size = max(min(size, maximum), _MIN_TILE)
         return self._builder.tunable(f"{name}{self._number}", size, [v for v in values if v <= maximum])
 
+    def _tile_depths(self) -> tuple[int, tuple[int, ...]]:
+        """The terms that a tile may have: of one tap only, if taps are scalars."""
+        sizes = (32, 64, 128) if self._is_16_bit else (16, 32, 64)
+        if not self._taps:
+            return self._depth, sizes
+        terms = self._depth // self._taps.extent
+        common = terms & -terms
+        return common, tuple(size for size in sizes if size <= common)
+
     def _tile_axes(self) -> list[tuple[LoopVar, str]]:
-        depth = [(LoopVar(name, self._depth), "TILE_K") for name in ("a_k", "b_k")]
+        depth = [(LoopVar(name, self._terms), "TILE_K") for name in ("a_k", "b_k")]
         return [(self._row, "TILE_M"), (self._column, "TILE_N"), *depth]
+
+    @property
+    def _terms(self) -> int:
+        """The extent of a tile's axis of depth."""
+        return self._depth // self._taps.extent if self._taps else self._depth
 
     def _masks_of(self, *axes: LoopVar) -> dict[LoopVar, str]:
         return {axis: self._masks[axis] for axis in axes if axis in self._masks}
@@ -131,15 +179,29 @@ class TritonMatmul:
             f"tiles_m = ({self._row.extent} + TILE_M - 1) // TILE_M",
             f"tiles_n = ({self._column.extent} + TILE_N - 1) // TILE_N",
         ]
-        if self._batch.extent > 1:
+        if self._batch.extent > 1 and self._interleaves_batches:
+            lines += [f"batch = tile % {self._batch.extent}", f"tile = tile // {self._batch.extent}"]
+        elif self._batch.extent > 1:
             lines += ["batch = tile // (tiles_m * tiles_n)", "tile = tile % (tiles_m * tiles_n)"]
         return [
             *lines,
             "group = tile // (GROUP * tiles_n) * GROUP",
             "group_rows = tl.minimum(tiles_m - group, GROUP)",
-            "rows = (group + tile % (GROUP * tiles_n) % group_rows) * TILE_M + tl.arange(0, TILE_M)[:, None]",
-            "cols = tile % (GROUP * tiles_n) // group_rows * TILE_N + tl.arange(0, TILE_N)[None, :]",
+            "first_row = (group + tile % (GROUP * tiles_n) % group_rows) * TILE_M",
+            "first_col = tile % (GROUP * tiles_n) // group_rows * TILE_N",
+            "rows = first_row + tl.arange(0, TILE_M)[:, None]",
+            "cols = first_col + tl.arange(0, TILE_N)[None, :]",
         ]
+
+    @property
+    def _interleaves_batches(self) -> bool:
+        """Whether neighbouring elements of the result belong to different batches, so that these must run at
+        the same time."""
+        return any(store.index.coefficient(var) == 1 for store in self._stage.stores for var in self._batches)
+
+    @property
+    def _batches(self) -> Loops:
+        return self._contraction.batch
 
     def _output_indices(self) -> dict[LoopVar, IndexExpr]:
         contraction = self._contraction
@@ -149,18 +211,46 @@ class TritonMatmul:
             **unflatten_loops(contraction.columns, variable(self._column)),
         }
 
+    def _visible_tile(self) -> str:
+        """The condition under which a tile has a result that is not masked, as by torch.triu; empty if all
+        have."""
+        if not self._stage.product or self._stage.reductions:
+            return ""
+        masked = masked_loads([step.value for step in self._stage.stores], "product")
+        bounds = {bound for predicate in masked.values() for bound in predicate}
+        loops = {var: variable(self._column) for step in self._stage.stores for var in step.loops}
+        if len(masked) != 1 or any(len(step.loops) != 1 for step in self._stage.stores):
+            return ""
+        conditions = []
+        for bound in sorted(bounds, key=str):
+            index = bound.substitute(self._output_indices()).substitute(loops)
+            for axis, first, tile in ((self._row, "first_row", "TILE_M"), (self._column, "first_col", "TILE_N")):
+                start = variable(LoopVar(first, axis.extent))
+                last = variable(LoopVar(f"({first} + {tile} - 1)", axis.extent))
+                largest = maximum_over(index, axis, start, last)
+                if largest is None:
+                    return ""
+                index = largest
+            self._printer.loop_indices = {}
+            conditions.append(f"({self._printer.index(index)} >= 0)")
+        return " & ".join(conditions)
+
     def _load_operand(self, name: str) -> list[str]:
         contraction, printer, left = self._contraction, self._printer, name == "a"
         value, side = (contraction.left, self._row) if left else (contraction.right, self._column)
-        depth = LoopVar(f"{name}_k", self._depth)
-        printer.loop_indices = self._output_indices() | unflatten_loops(contraction.depth, variable(depth))
+        depth = LoopVar(f"{name}_k", self._terms)
+        printer.loop_indices = self._output_indices() | self._depth_indices(depth)
         printer.masks = self._masks_of(side, depth)
-        lines = [f"{depth.name} = first_k + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
+        first = f"first_k % {self._terms}" if self._taps else "first_k"
+        lines = [f"{depth.name} = {first} + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
         lines += self._declare_mask(depth)
         names: Names = {}
-        conditions = printer.guard_conditions(contraction.guards) if left else []
+        is_guarded = left is not self._is_swapped
+        conditions = printer.guard_conditions(contraction.guards) if is_guarded else []
+        if value.op == "load" and conditions:
+            return [*lines, f"{name} = {printer.guarded_load(value, names, conditions)}"]
         if value.op == "load":
-            return [*lines, f"{name} = {printer.raw_load(value, names, conditions)}"]
+            return [*lines, f"{name} = {printer.raw_load(value, names)}"]
         lines += printer.statements([value], names)
         text = printer.text(value, names)
         conditions += [self._masks[depth]] if depth in self._masks else []
@@ -169,6 +259,12 @@ class TritonMatmul:
             *lines,
             f"{name} = ({text}).to({storage_type(value.dtype)})" if self._is_16_bit else f"{name} = {text}",
         ]
+
+    def _depth_indices(self, depth: LoopVar) -> dict[LoopVar, IndexExpr]:
+        loops = self._contraction.depth
+        if not self._taps:
+            return unflatten_loops(loops, variable(depth))
+        return unflatten_loops(loops[:-1], variable(self._taps)) | {loops[-1]: variable(depth)}
 
     def _precision_argument(self) -> str:
         if self._is_16_bit:
@@ -182,7 +278,8 @@ class TritonMatmul:
             lines += printer.statements(
                 [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
             )
-            lines.append(printer.store(step.tensor, step.index, printer.text(step.value, names), names))
+            text = printer.text(step.value, names)
+            lines.append(printer.store(step.tensor, step.index, text, names, step.guards))
         return lines
 
     def _store_product(self) -> str:

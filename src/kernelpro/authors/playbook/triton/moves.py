@@ -31,6 +31,7 @@ from kernelpro.authors.playbook.schedule.moves import (
 )
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
 from kernelpro.authors.playbook.triton.elementwise import broadcast_rows, find_transpose
+from kernelpro.authors.playbook.triton.matmul import oriented_contraction
 from kernelpro.authors.playbook.triton.row_kernel import row_fits_registers
 
 _SATURATING_PROGRAMS = 512
@@ -94,10 +95,13 @@ def _initial_design(stage: Stage) -> StageDesign:
 
 def _matmul_design(stage: Stage) -> StageDesign:
     """The largest tiles that leave enough programs."""
-    match = find_contraction(stage)
-    assert match
+    oriented = oriented_contraction(stage)
+    assert oriented
+    match = oriented[0]
     rows, columns, batch = iterations(match.rows), iterations(match.columns), iterations(match.batch)
     tile_m, tile_n, tile_k = (128, 128, 32) if match.left.dtype == "float32" else (128, 256, 64)
+    if rows <= 64 and columns >= 256:
+        tile_m, tile_n = 64, 256
     while (
         batch * -(-rows // tile_m) * -(-columns // tile_n) < _SATURATING_PROGRAMS // 4
         and max(tile_m, tile_n) > 64

@@ -25,7 +25,7 @@ _APPROXIMATE = {op: f"{op}_" for op in APPROXIMABLE_FUNCTIONS}
 _FAST_BY_MODE: dict[str, dict[str, str]] = {"library": {}, "fast": _FAST, "approximate": _FAST | _APPROXIMATE}
 """Functions of functions.py that replace Triton's own for float32, by the design's math mode."""
 _COMBINE_FUNCTIONS = {"prod": "multiply", "max": "maximum", "min": "minimum"}
-"""Functions for tl.reduce and tl.associative_scan."""
+"""Functions for tl.reduce and tl.associative_scan. `tl.max` and `tl.min` drop NaN."""
 _SMALLEST = {"int64": -(2**63), "int32": -(2**31), "int8": -128, "uint8": 0, "bool": False}
 _LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int8": 127, "uint8": 255, "bool": True}
 _PROMOTED_DTYPES = ("int8", "uint8", "bool")
@@ -85,7 +85,12 @@ def combine(kind: str, a: str, b: str) -> str:
     """The expression that combines two partial results of a reduction."""
     if kind in ("sum", "prod"):
         return f"{a} {'+' if kind == 'sum' else '*'} {b}"
-    return f"tl.{kind}imum({a}, {b})"
+    return extremum(kind, a, b)
+
+
+def extremum(kind: str, a: str, b: str) -> str:
+    """The larger or smaller of two values. NaN wins, as in torch; Triton drops it unless it is told."""
+    return f"tl.{kind}imum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
 
 
 class TritonPrinter(Printer):
@@ -160,9 +165,8 @@ class TritonPrinter(Printer):
     def mask(self, index: IndexExpr, names: Names, size: int) -> str:
         """The mask of an access to a tensor of `size` elements; empty if none is needed."""
         resolved = self.resolve(index)
-        axes = {axis for atom, _ in resolved.terms for axis in self._tile_axes(atom)}
-        masks = [text for axis, text in self.masks.items() if axis in axes]
-        return " & ".join(masks + self._bounds_checks(self.index(index, names), resolved.bounds, size))
+        checks = self._bounds_checks(self.index(index, names), resolved.bounds, size)
+        return " & ".join(self._axis_masks(resolved) + checks)
 
     def guard_conditions(self, guards: Sequence[Guard]) -> list[str]:
         """The conditions under which the guards hold, without those that always do."""
@@ -186,6 +190,17 @@ class TritonPrinter(Printer):
         tensor = self._tensors[node.data[0]]
         pointer = python_module.argument_name(tensor)
         return self._masked_load(pointer, node.data[1], names, tensor.size, node.dtype, conditions)
+
+    def guarded_load(self, node: Expr, names: Names, conditions: Sequence[str]) -> str:
+        """As `raw_load`, where the conditions keep the index within the tensor."""
+        pointer = python_module.argument_name(self._tensors[node.data[0]])
+        text = self.load(pointer, self.index(node.data[1], names), node.dtype)
+        mask = " & ".join([*conditions, *self._axis_masks(self.resolve(node.data[1]))])
+        return f"{text[:-1]}, mask={mask}, other=0)"
+
+    def _axis_masks(self, resolved: IndexExpr) -> list[str]:
+        axes = {axis for atom, _ in resolved.terms for axis in self._tile_axes(atom)}
+        return [text for axis, text in self.masks.items() if axis in axes]
 
     def _masked_load(
         self,
@@ -234,9 +249,14 @@ class TritonPrinter(Printer):
             return self._masked_load(name, row * columns + column, names, size, "float32")
         return str(node.data)
 
-    def store(self, tensor: str, index: IndexExpr, text: str, names: Names) -> str:
-        """The statement that stores a tile."""
+    def store(
+        self, tensor: str, index: IndexExpr, text: str, names: Names, guards: Sequence[Guard] = ()
+    ) -> str:
+        """The statement that stores a tile, except where a guard fails."""
         pointer = python_module.argument_name(self._tensors[tensor])
+        if guards:
+            masks = self._axis_masks(self.resolve(index)) + self.guard_conditions(guards)
+            return self.store_to(pointer, self.index(index, names), text, " & ".join(masks))
         mask = self.mask(index, names, self._tensors[tensor].size)
         return self.store_to(pointer, self.index(index, names), text, mask)
 
@@ -250,7 +270,7 @@ class TritonPrinter(Printer):
     def reduce(self, kind: str, text: str, dtype: str, axis: int | None = None, keep: bool = False) -> str:
         """The reduction of the whole tile, or along `axis`; `keep`: the axis stays, with one element."""
         keep_dims = ", keep_dims=True" if keep else ""
-        if kind == "prod" or (kind != "sum" and dtype in _PROMOTED_DTYPES):
+        if kind == "prod" or (kind != "sum" and dtype in (*FLOATING, *_PROMOTED_DTYPES)):
             return f"tl.reduce({text}, {axis}, {self._combine_function(kind)}{keep_dims})"
         return f"tl.{kind}({text}{'' if axis is None else f', {axis}'}{keep_dims})"
 
@@ -281,7 +301,7 @@ class TritonPrinter(Printer):
         if op == "select":
             return f"tl.where({', '.join(args)})"
         if op in ("max", "min"):
-            return f"tl.{op}imum({', '.join(args)})"
+            return extremum(op, *args) if node.dtype in FLOATING else f"tl.{op}imum({', '.join(args)})"
         if node.dtype == "bool":  # 1-bit sums and products would overflow
             op = {"add": "or", "mul": "and"}.get(op, op)
         if op in self._fast_functions and compute_type(node.dtype) == "tl.float32":
