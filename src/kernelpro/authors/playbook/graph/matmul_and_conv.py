@@ -177,8 +177,8 @@ def _pool(kind: Literal["sum", "max"], dims: int) -> Handler:
         if kind == "sum" and any(padding) and excludes_padding:
             raise call.unsupported("that does not count the padding")
         window = Window(source.shape[-dims:], stride, padding, dilation)
-        per_dim = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
-        beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in per_dim)
+        numbers = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
+        beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in numbers)
         if beyond and kind == "sum":  # the maximum skips what lies beyond the source
             raise call.unsupported("with ceil_mode")
         pooled = _pooled(kind, source, call.shape, kernel, window)

@@ -49,9 +49,7 @@ def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
     loops = [var for var in (*match.rows, *match.columns) if index.coefficient(var)]
     if not loops or min(loops, key=index.coefficient) not in match.rows:
         return match, False
-    return replace(
-        match, left=match.right, right=match.left, rows=match.columns, columns=match.rows
-    ), True
+    return replace(match, left=match.right, right=match.left, rows=match.columns, columns=match.rows), True
 
 
 def _scalar_taps(match: Contraction) -> LoopVar | None:
@@ -222,9 +220,10 @@ class TritonMatmul:
         if len(masked) != 1 or any(len(step.loops) != 1 for step in self._stage.stores):
             return ""
         conditions = []
+        sides = (self._row, "first_row", "TILE_M"), (self._column, "first_col", "TILE_N")
         for bound in sorted(bounds, key=str):
             index = bound.substitute(self._output_indices()).substitute(loops)
-            for axis, first, tile in ((self._row, "first_row", "TILE_M"), (self._column, "first_col", "TILE_N")):
+            for axis, first, tile in sides:
                 start = variable(LoopVar(first, axis.extent))
                 last = variable(LoopVar(f"({first} + {tile} - 1)", axis.extent))
                 largest = maximum_over(index, axis, start, last)
