@@ -3,10 +3,11 @@
     python benchmarks/playbook_device.py --problems DIR --graphs DIR --out FILE.jsonl --ids 2/14,2/18
 
 Finds what breaks at real size in little device time: each problem's first draft of every form and language
-(or of `--forms`) is built, compared with eager float32, and timed beside eager (TF32) and torch.compile. Workers compile at the
-same time; one at a time measures. `--graphs` has the operator graphs (playbook_coverage.py writes them).
-The times are medians of calls with a cold cache by CUDA events: no verdicts, no intervals. `--tiles` also
-times drafts with tiled products with other tiles: rows x columns x terms x threads x pipeline stages.
+(or of `--forms`) is built, compared with eager float32, and timed beside eager (TF32) and torch.compile.
+Workers compile at the same time; one at a time measures. `--graphs` has the operator graphs
+(playbook_coverage.py writes them). The times are medians of calls with a cold cache by CUDA events: no
+verdicts, no intervals. `--tiles` also times drafts of tiled products with other tiles: rows x columns x terms
+x threads x pipeline stages.
 """
 
 from __future__ import annotations
@@ -156,6 +157,8 @@ class Trial:
                 continue
             if self.options.forms and design.form not in self.options.forms.split(","):
                 continue
+            if self.options.language and design.language != self.options.language:
+                continue
             seen.add(key)
             sources = {"": draft.source}
             if design.language == "triton":
@@ -228,6 +231,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--forms", default="", help="only these, such as implicit_gemm,library")
+    parser.add_argument("--language", choices=["triton", "cuda"])
     parser.add_argument("--tiles", nargs="*", default=[], metavar="MxNxKxTHREADSxSTAGES")
     parser.add_argument("--part", type=int, default=-1)
     options = parser.parse_args()

@@ -108,6 +108,11 @@ class KernelChecker:
             if not output.is_floating_point():
                 errors.append(0.0 if torch.equal(output, reference) else math.inf)
                 continue
+            if not torch.equal(output.isnan(), truth.isnan()):
+                errors.append(math.inf)
+                continue
+            missing = truth.isnan()
+            output, reference, truth = (t.masked_fill(missing, 0) for t in (output, reference, truth))
             scale = float(truth.abs().mean()) + 1e-30
             reference_error = float((reference.double() - truth.double()).abs().max()) / scale
             error = float((output.double() - truth.double()).abs().max()) / scale / max(reference_error, 1e-6)

@@ -28,6 +28,11 @@ FAMILIES: dict[str, Task] = {
         "a.clamp(-1, 1), a.clamp(min=0), torch.addcmul(a, a, b, value=2), a.erf(), (a * a + 1).rsqrt(), b.exp().log1p(), a.sign()",
         "torch.randn(5, 33), torch.randn(5, 33)",
     ),
+    "not a number": make_task(
+        "a = torch.where(a > 1, math.nan, a); return (F.relu(a), a.amax(-1), a.amin(0), a.max(), a.clamp(-1, 1),"
+        "F.max_pool1d(a, 3), a.cummax(-1)[0], torch.minimum(a, b), torch.maximum(b, a), F.hardtanh(a), F.relu6(a))",
+        "torch.randn(9, 41), torch.randn(9, 41)",
+    ),
     "one long vector": make_task("a * 2 + b, (a * b).sum()", "torch.randn(40000), torch.randn(40000)"),
     "broadcasts": make_task("a * b + c", "torch.randn(4, 1, 33), torch.randn(7, 1), torch.randn(33)"),
     "views": make_task(

@@ -20,9 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from playbook_harness import MATH_TASKS, make_task, math_task, program_of
+from playbook_harness import MATH_TASKS, make_task, math_task, operator_graph_of, program_of
 from test_playbook_families import FAMILIES
 
+from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.triton.functions import LIBDEVICE
@@ -56,6 +57,11 @@ EXTRA_TASKS: dict[str, tuple[str, str, str]] = {
         "pass",
     ),
     "many rows": ("(a * a).sum()", "torch.randn(1030, 12)", "pass"),
+    "triangles": (
+        "return (torch.triu(a @ b), torch.tril(a @ b, -70) + 1, torch.triu(a @ b, 70))",
+        "torch.randn(200, 40), torch.randn(40, 200)",
+        "pass",
+    ),
     "image": (
         "F.relu(self.c(a))",
         "torch.randn(1, 3, 9, 10)",
@@ -90,6 +96,35 @@ EXTRA_TASKS: dict[str, tuple[str, str, str]] = {
         "self.l = nn.Linear(48, 40).half()",
     ),
 }
+IMPLICIT_GEMM: dict[str, tuple[str, str, str]] = {
+    "tiled convolution": (
+        "F.relu(self.c(a)) * 2",
+        "torch.randn(2, 32, 9, 10)",
+        "self.c = nn.Conv2d(32, 24, 3, padding=1)",
+    ),
+    "tiled convolution in space": (
+        "F.group_norm(self.c(a), 4)",
+        "torch.randn(1, 3, 6, 7, 5)",
+        "self.c = nn.Conv3d(3, 16, (3, 2, 3), padding=(0, 1, 1), stride=(2, 1, 1), dilation=(1, 2, 1))",
+    ),
+    "tiled transposed convolution": (
+        "F.relu(self.c(a) + b)",
+        "torch.randn(1, 8, 5, 4), torch.randn(16, 1, 1)",
+        "self.c = nn.ConvTranspose2d(8, 16, (5, 4), stride=(3, 2), padding=(2, 1))",
+    ),
+    "tiled transposed convolution with an odd result": (
+        "self.c(a), F.softmax(self.c(a), 1)",
+        "torch.randn(2, 32, 5, 6)",
+        "self.c = nn.ConvTranspose2d(32, 16, 3, stride=2)",
+    ),
+    "tiled dilated transposed convolution": (
+        "self.c(a)",
+        "torch.randn(2, 8, 9)",
+        "self.c = nn.ConvTranspose1d(8, 16, 4, padding=2, dilation=2)",
+    ),
+}
+"""Convolutions in the form of tiled products."""
+EXTRA_TASKS |= IMPLICIT_GEMM
 UNSUPPORTED = "float64"
 """A family that needs matrix products that the Triton backend does not support."""
 NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
@@ -135,6 +170,12 @@ def first_design(program: Program) -> Design:
     return BACKEND.seeds(program)[0].design
 
 
+def program_by_name(name: str, task: Task) -> Program:
+    if name not in IMPLICIT_GEMM:
+        return program_of(task)
+    return programs_of(operator_graph_of(task), "cuda")["implicit_gemm"]
+
+
 def tasks() -> dict[str, Task]:
     return {**FAMILIES, **{name: make_task(*texts) for name, texts in EXTRA_TASKS.items()}}
 
@@ -164,7 +205,8 @@ def interpret(names: list[str]) -> None:
         for math_mode in MATH_TASKS:
             interpret_fast_math(math_mode, Path(folder))
         for name in names:
-            checker = KernelChecker(all_tasks[name], Path(folder), BACKEND)
+            program = program_by_name(name, all_tasks[name])
+            checker = KernelChecker(all_tasks[name], Path(folder), BACKEND, program=program)
             for label in INTERPRETED[name]:
                 design = first_design(checker.program).with_all_stages(**DESIGNS[label])
                 source = BACKEND.write(checker.program, design)
@@ -204,7 +246,8 @@ def compile_all(root: Path, names: list[str]) -> None:
         path.write_text(BACKEND.write(program, replace(first_design(program), math=math_mode)))  # type: ignore[arg-type]
         report(f"fast math, {math_mode}", math_mode, lambda task=task: {"grid": compiled(path, task)})
     for name in names:
-        program, task = program_of(all_tasks[name]), all_tasks[name]
+        task = all_tasks[name]
+        program = program_by_name(name, task)
         for number, seed in enumerate(BACKEND.seeds(program)[: None if name in ALL_SEEDS else 1]):
             path.write_text(BACKEND.write(program, seed.design))
             report(name, str(number), lambda task=task: {"grid": compiled(path, task)})
