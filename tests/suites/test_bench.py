@@ -260,6 +260,8 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
         "json",
     )
     more += ("--concurrency", "1", "--tune-points", "3", "--finalists", "0")
+    stopped = bench(suite, *more, "--time-limit", "1")
+    assert stopped.returncode == 3 and "outstanding; the same command continues" in stopped.stderr
     first = bench(suite, *more)
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}

@@ -90,6 +90,7 @@ class _Bench:
                 self.log,
                 progress.stage,
                 lambda job: progress.done(job.problem.label),
+                self.options.time_limit,
             )
         if files:
             self._log_unreadable(files)
@@ -152,6 +153,7 @@ class _Bench:
                     progress.stage,
                     lambda item: progress.done(item.problem.label),
                     progress.note,
+                    options.time_limit,
                 )
             )
 

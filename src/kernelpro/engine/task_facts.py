@@ -7,8 +7,10 @@ study reads the operator graph and collects the seeds; if it fails, the run cont
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 
+from kernelpro.authors.cuda_graph import MIN_OPERATORS, in_cuda_graph
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig, StudyData, TaskFacts
@@ -38,7 +40,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         probe.work,
         study.graph,
         study.graph_error,
-        _first_seeds(study.seeds, baselines),
+        _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines),
         study.seed_errors,
         probe.shapes,
         study.other_graphs,
@@ -77,3 +79,23 @@ def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> 
         if seed.baseline in names:
             unique.setdefault(seed.source, seed)
     return tuple(unique.values())
+
+
+def _graphed_seeds(
+    config: RunConfig, study: StudyData, baselines: dict[str, float]
+) -> tuple[BaselineSeed, ...]:
+    """On a GPU, the fastest baseline of a task with many operators in a CUDA graph: its launches may take as
+    long as its kernels."""
+    graph = study.graph
+    if config.target != "cuda" or graph is None or len(config.task.shapes) > 1:
+        return ()
+    operators = sum(node.op not in ("input", "parameter") for node in graph.nodes)
+    inputs = [node for node in graph.nodes if node.op == "input"]
+    if operators < MIN_OPERATORS or any(not node.where.isdigit() for node in inputs):
+        return ()
+    sources = {seed.baseline: seed for seed in study.seeds}
+    ordered = sorted(sources, key=lambda name: baselines.get(name, math.inf))
+    for seed in (sources[name] for name in ordered):
+        if source := in_cuda_graph(seed.source):
+            return (BaselineSeed(seed.baseline, f"{seed.name} in a CUDA graph", source),)
+    return ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -49,9 +51,10 @@ def run_jobs(
     log: ResultsLog,
     on_stage: OnStage,
     on_done: Callable[[BenchJob], None],
+    time_limit: float | None = None,
 ) -> int:
-    """Run all jobs; return how many results are outstanding."""
-    outstanding = 0
+    """Run all jobs, for no more than `time_limit` seconds; return how many results are outstanding."""
+    outstanding, deadline = 0, time.monotonic() + time_limit if time_limit else math.inf
     waiting, submitted = deque(jobs), dict[Future[Result], BenchJob]()
     compile_next = CompileNext(pool, ((job.problem.task, job.target, job.options) for job in jobs))
     if jobs:
@@ -60,7 +63,12 @@ def run_jobs(
         while waiting and len(submitted) < _MAX_SUBMITTED:
             job = waiting.popleft()
             submitted[pool.submit(job.job(), _forward_progress(job, on_stage))] = job
-        for future in wait(submitted, return_when=FIRST_COMPLETED).done:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return outstanding + len(waiting) + len(submitted)
+        for future in wait(
+            submitted, timeout=left if left < math.inf else None, return_when=FIRST_COMPLETED
+        ).done:
             job = submitted.pop(future)
             try:
                 result = future.result()

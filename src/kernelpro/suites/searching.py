@@ -41,8 +41,10 @@ async def run_searches(
     on_stage: OnStage,
     on_done: Callable[[BenchSearch], None],
     on_note: Callable[[str], None] = lambda line: None,
+    time_limit: float | None = None,
 ) -> int:
-    """Run all searches, `parallel` at a time; return how many wait for answers or results from outside."""
+    """Run all searches, `parallel` at a time; return how many wait for answers or results from outside, or
+    were stopped after `time_limit` seconds."""
     semaphore = asyncio.Semaphore(parallel)
     problems = ((search.problem.task, search.config.target, search.config.options) for search in searches)
     compile_next = CompileNext(pool, problems)
@@ -58,8 +60,14 @@ async def run_searches(
             on_done(search)
             return True
 
-    completed = await asyncio.gather(*(run(search) for search in searches))
-    return completed.count(False)
+    if not searches:
+        return 0
+    tasks = [asyncio.create_task(run(search)) for search in searches]
+    done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
+    for task in stopped:
+        task.cancel()
+    await asyncio.gather(*stopped, return_exceptions=True)
+    return sum(not task.result() for task in done) + len(stopped)
 
 
 async def _search(

@@ -29,6 +29,7 @@ from kernelpro.authors.author import (
     NoProposal,
     source_fingerprint,
 )
+from kernelpro.authors.cuda_graph import MIN_OPERATORS
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
@@ -113,7 +114,7 @@ class Playbook(Author):
         reasons: dict[str, None] = {}
         for form, backend, seed in _interleaved_seeds(backends, programs, reasons):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
-            design = replace(seed.design, form=form)
+            design = replace(seed.design, form=form, graph=_launches_as_graph(programs[form], backend))
             design = replace(design, precision="fp32") if exact else design
             try:
                 source = writer.write(backend, programs[form], design)
@@ -160,7 +161,8 @@ class Playbook(Author):
         program = programs[design.form]
         plan = Draft("", "Return to a simpler design of the same stages.", author=self.name)
         planned = [
-            (replace(fallback, form=design.form), plan) for fallback in backend.fallbacks(program, design)
+            (replace(fallback, form=design.form, graph=design.graph), plan)
+            for fallback in backend.fallbacks(program, design)
         ]
         drafts = _new_drafts(assignment, program, backend, planned)
         if program.rewrites:
@@ -251,6 +253,14 @@ def _interleaved_seeds(
             except NoProposal as reason:
                 reasons[str(reason)] = None
     return (entry for row in zip_longest(*columns) for entry in row if entry)
+
+
+def _launches_as_graph(program: Program, backend: Backend) -> bool:
+    """Whether a program has so many launches that they take longer than many of its kernels."""
+    launches = len(program.stages) + len(program.library_calls)
+    inputs = [tensor for tensor in program.tensors if tensor.role == "input"]
+    is_flat = all(tensor.path.isdigit() for tensor in inputs)
+    return backend.target == "cuda" and launches >= MIN_OPERATORS and is_flat
 
 
 def _seed_plan(seed: Seed, program: Program) -> str:

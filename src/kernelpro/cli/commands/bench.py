@@ -55,6 +55,12 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
         bool, option("With --kernels: also measure joules per call.", MEASUREMENT, "--energy")
     ] = False
     parallel: Annotated[int, option("Problems to search at the same time.", SEARCH, min=1)] = 1
+    time_limit: Annotated[
+        float | None,
+        option(
+            "Stop after this many seconds; the same command continues.", PROBLEMS, metavar="SECONDS", min=1
+        ),
+    ] = None
     out: Annotated[
         str | None,
         option(

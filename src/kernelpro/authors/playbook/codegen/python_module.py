@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kernelpro.authors.cuda_graph import in_cuda_graph
 from kernelpro.authors.playbook.ir.stages import Program, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
@@ -56,7 +57,8 @@ def module_source(
     lines += [f"        {line}" for line in (*_tensor_definitions(program), *call)]
     results = ", ".join(program.outputs)
     lines += [f"        return {results}" if program.single_output else f"        return ({results},)"]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return (in_cuda_graph(text) or text) if design.graph else text
 
 
 def library_lines(program: Program, stage: int) -> list[str]:

@@ -94,6 +94,8 @@ class Design:
     """GPU products: how float32 operands are multiplied."""
     form: str = "own"
     """Which program of the task it schedules (forms.py)."""
+    graph: bool = False
+    """GPU: whether all kernels are launched as one CUDA graph."""
 
     def to_comment(self) -> str:
         """The comment line; fields with their default value are left out."""
@@ -101,7 +103,8 @@ class Design:
         stages = [{k: v for k, v in asdict(stage).items() if v != defaults[k]} for stage in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
         form = {"form": self.form} if self.form != "own" else {}
-        data = {"language": self.language, "math": self.math, **precision, **form, "stages": stages}
+        graph = {"graph": True} if self.graph else {}
+        data = {"language": self.language, "math": self.math, **precision, **form, **graph, "stages": stages}
         return _PREFIX + json.dumps(data)
 
     def with_all_stages(self, **changes: Any) -> Design:
@@ -128,6 +131,7 @@ def parse_design(source: str) -> Design:
             data["math"],
             data.get("precision", "tf32"),
             data.get("form", "own"),
+            bool(data.get("graph", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise NoProposal(f"the parent's '# playbook:' line is invalid: {error}") from None

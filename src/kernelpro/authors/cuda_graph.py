@@ -1,0 +1,53 @@
+"""A candidate whose kernels are launched as one CUDA graph.
+
+Networks of many small kernels spend much of their time between kernels. A graph launches all of them at once;
+the inputs are copied into buffers that the graph reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+MIN_OPERATORS = 16
+"""Operators from which launches are worth a graph."""
+_MODEL = re.compile(r"^class ModelNew\b", re.MULTILINE)
+_GRAPHED = '''
+
+class ModelNew(LaunchedModel):
+    """Captures the kernels in a CUDA graph at the first call, and again if inputs or weights are others."""
+
+    def _identity(self, inputs):
+        return [tensor.data_ptr() for tensor in self._weights] + [(x.shape, x.dtype) for x in inputs]
+
+    def _capture(self, inputs):
+        self._weights = [*self.parameters(), *self.buffers()]
+        self._inputs = [x.clone() for x in inputs]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            state = [tensor.clone() for tensor in self._weights]
+            super().forward(*self._inputs)
+            for tensor, value in zip(self._weights, state):
+                tensor.copy_(value)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = super().forward(*self._inputs)
+        self._captured = self._identity(inputs)
+
+    @torch.no_grad()
+    def forward(self, *inputs):
+        if getattr(self, "_graph", None) is None or self._identity(inputs) != self._captured:
+            self._capture(inputs)
+        for buffer, x in zip(self._inputs, inputs):
+            buffer.copy_(x)
+        self._graph.replay()
+        return self._outputs
+'''
+
+
+def in_cuda_graph(source: str) -> str | None:
+    """The source with its model in a CUDA graph; None if it has no class ModelNew."""
+    if len(_MODEL.findall(source)) != 1:
+        return None
+    return _MODEL.sub("class LaunchedModel", source).rstrip("\n") + "\n" + _GRAPHED
