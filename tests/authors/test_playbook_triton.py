@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 from playbook_harness import MATH_TASKS, KernelChecker, make_task, math_task, program_of
 from test_playbook_families import FAMILIES
-from triton_trials import ALL_SEEDS, DISASSEMBLED, EXTRA_TASKS, INTERPRETED, UNSUPPORTED, tasks
+from triton_trials import (
+    ALL_SEEDS,
+    DISASSEMBLED,
+    EXTRA_TASKS,
+    INTERPRETED,
+    UNSUPPORTED,
+    program_by_name,
+    tasks,
+)
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.schedule.design import parse_design
@@ -32,6 +40,13 @@ needs_disassembler = pytest.mark.skipif(
 
 DEFAULT_TASKS = ("activations", "norms", "scans", "matrix products")
 """One task of each kind; each takes seconds to compile."""
+SMALL_TASKS = (
+    "not a number",
+    "triangles",
+    "tiled convolution",
+    "tiled transposed convolution with an odd result",
+)
+"""Small enough to be interpreted always."""
 _MAX_ERROR = 20.0
 """In units of the reference's own error against float64. Wrong kernels are off by thousands."""
 
@@ -90,7 +105,7 @@ def by_name(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return lines_by_name
 
 
-@pytest.mark.parametrize("name", with_marks(INTERPRETED, DEFAULT_TASKS[1::2]))
+@pytest.mark.parametrize("name", with_marks(INTERPRETED, (*DEFAULT_TASKS[1::2], *SMALL_TASKS)))
 def test_interpreted_designs_match_the_reference(
     name: str, interpreted: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -133,7 +148,7 @@ def test_kernels_use_existing_triton_functions(name: str) -> None:
     """For all seeds, and for every move from the first."""
     import triton.language as tl
 
-    program = program_of(tasks()[name])
+    program = program_by_name(name, tasks()[name])
     designs = [seed.design for seed in triton.BACKEND.seeds(program)]
     designs += [new for move in triton.BACKEND.moves if (new := move.apply(program, designs[0]))]
     for design in designs:
