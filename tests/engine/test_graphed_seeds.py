@@ -21,7 +21,7 @@ def study(operators: int, where: str = "0") -> StudyData:
 
 
 def names(data: StudyData, target: Target = "cuda", **baselines: float) -> list[str]:
-    config = RunConfig(Task("class Model: pass"), "playbook", target=target)
+    config = RunConfig(Task("class Model: pass"), target, "playbook")
     return [seed.name for seed in _graphed_seeds(config, data, baselines or {"compile": 1.0})]
 
 
