@@ -5,12 +5,12 @@ It is read from stored JSON without decoding the records: a run may have 10,000 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import Record
-from kernelpro.report.wording import baseline_name, is_compiler
+from kernelpro.records import Record, Verdict
+from kernelpro.report.wording import baseline_name, hardest_baseline, is_compiler
 
 _PLAN_CHARACTERS = 200
 
@@ -54,6 +54,15 @@ class StepBrief(Record):
     def sparse(self) -> dict[str, Any]:
         """As JSON, without fields at their default."""
         return {name: value for name, value in vars(self).items() if value}
+
+
+def judged_again(step: StepBrief, verdict: Verdict) -> StepBrief:
+    """The step with its result of the final judging."""
+    time = verdict.times.get("candidate")
+    if time is None or not verdict.speedup:
+        return step
+    hardest = hardest_baseline(verdict)
+    return replace(step, ms=time.value, x=verdict.speedup[hardest].value, base=baseline_name(hardest))
 
 
 def short_name(author: str) -> str:

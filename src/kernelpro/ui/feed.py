@@ -30,7 +30,7 @@ from kernelpro.records.events import (
 from kernelpro.report.steps import summarize_diagnosis
 from kernelpro.report.wording import baseline_name
 from kernelpro.ui import questions
-from kernelpro.ui.brief import StepBrief, brief
+from kernelpro.ui.brief import StepBrief, brief, judged_again
 from kernelpro.ui.costs import CostReader
 from kernelpro.ui.log import LogLine, describe_event
 
@@ -203,6 +203,8 @@ class RunFeed:
         now = time.time()
         wall = self._clock + (max(0.0, now - self._clock_at) if running and self._clock_at else 0.0)
         finished = not running and self.store.is_finished
+        if finished and best and outcome and outcome.verdict:
+            best = judged_again(best, outcome.verdict)
         died = not running and not finished and isinstance(self._last, RunStarted)
         reason = self._last.reason if isinstance(self._last, (RunPaused, RunFailed, RunStopped)) else ""
         costs = self._read_costs()

@@ -9,8 +9,7 @@ from typing import Any
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
 from kernelpro.records.events import RunStarted
-from kernelpro.report.wording import baseline_name
-from kernelpro.ui.brief import StepBrief, brief, short_name
+from kernelpro.ui.brief import StepBrief, brief, judged_again, short_name
 
 _CURVE_POINTS = 40
 
@@ -65,10 +64,8 @@ def _read(store: RunStore) -> dict[str, Any]:
     steps = sorted((brief(row) for row in stored), key=lambda step: step.n)
     best = next((step for step in steps if outcome and step.n == outcome.best), None)
     best = best or min((step for step in steps if step.ms), key=lambda step: step.ms or 0.0, default=None)
-    speedup, base = (best.x, best.base) if best else (None, "")
-    if outcome and outcome.verdict and outcome.verdict.speedup:
-        base = min(outcome.verdict.speedup, key=lambda name: outcome.verdict.speedup[name].value)  # type: ignore[union-attr]
-        speedup, base = outcome.verdict.speedup[base].value, baseline_name(base)
+    if best and outcome and outcome.verdict:
+        best = judged_again(best, outcome.verdict)
     return {
         "id": store.id,
         "task": config.task.name,
@@ -78,8 +75,8 @@ def _read(store: RunStore) -> dict[str, Any]:
         "created": store.created,
         "steps": len(steps),
         "passed": sum(bool(step.ms) for step in steps),
-        "speedup": speedup,
-        "base": base,
+        "speedup": best.x if best else None,
+        "base": best.base if best else "",
         "ms": best.ms if best else None,
         "compiler": best.compiler if best else False,
         "limits": config.limits.to_json(),

@@ -106,7 +106,7 @@ export function showSteering(status, steer) {
   replaceIfChanged(find("#steering"), JSON.stringify(status.steering), () => {
     const row = (mark, text, undo, act) => h("li", {}, h("span", { class: "mark", "aria-hidden": "true" }, mark), h("span", { class: "grow" }, text), steers && undo ? h("button", { class: "quiet", click: act }, undo) : null);
     return [
-      ...(pinned ? [row("⌖", `Pinned: step ${pinned}`, "Release", () => steer("pin", { step: 0 }))] : []),
+      ...(pinned ? [row("◉", `Pinned: step ${pinned}`, "Release", () => steer("pin", { step: 0 }))] : []),
       ...closed.map((step) => row("✕", `Closed: the branch of step ${step}`, "Open", () => steer("open", { step }))),
       ...hints.map((hint) => row("✎", hint.text, "Withdraw", () => steer("withdraw_hint", { hint: hint.id }))),
       ...pending.map((event) => row("…", `Requested: ${words(event.event)}${event.step ? ` step ${event.step}` : ""}${event.text ? ` “${event.text}”` : ""}`)),
@@ -149,7 +149,7 @@ export function showAccount(element, status) {
     return [
       h("p", { class: "soft small" }, `Step ${best.n}, ${ms(best.ms)} a call${floor ? `; floor ${ms(floor)}` : ""}`),
       h("div", { class: "account-bar", "aria-hidden": "true" }, account.map((row, k) => h("span", { title: row.title, style: { width: `${(100 * row.share).toFixed(2)}%`, background: `var(--part-${k % 8})` } }))),
-      h("ul", { class: "account" }, account.map((row, k) => h("li", {}, h("i", { style: { background: `var(--part-${k % 8})` } }), h("b", {}, share(row.share)), h("span", {}, ` ${row.title}`), row.lines.length ? h("span", { class: "soft small" }, ` ${row.lines.join(", ")}`) : null))),
+      h("ul", { class: "account" }, account.map((row, k) => h("li", {}, h("i", { style: { background: `var(--part-${k % 8})` } }), h("b", {}, share(row.share)), h("span", {}, row.title, row.lines.length ? h("span", { class: "soft small" }, row.lines.join(", ")) : null)))),
     ];
   });
 }

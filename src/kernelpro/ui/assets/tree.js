@@ -431,7 +431,7 @@ export class TreeView {
 
   label(step, n) {
     const { meta } = this;
-    const mark = `${meta.best === n ? "★ " : ""}${meta.pinned === n ? "⌖ " : ""}${meta.closed.has(n) ? "✕ " : ""}${step.pasted ? "✎ " : ""}`;
+    const mark = `${meta.best === n ? "★ " : ""}${meta.pinned === n ? "◉ " : ""}${meta.closed.has(n) ? "✕ " : ""}${step.pasted ? "✎ " : ""}`;
     return `${mark}${n}: ${step.ms ? times(step.x) : words(step.s)}`;
   }
 
