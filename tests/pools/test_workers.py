@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -231,3 +233,43 @@ def test_match_names_what_there_is() -> None:
     with pytest.raises(BadInput, match=r"--gpu-name abacus: no such device on this machine; it has ."):
         local.local_devices("abacus")
     assert len(local.local_devices(workers=3)) == 3
+
+
+ENDLESS = """
+import time
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+def get_inputs():
+    open({started!r}, "w").close()
+    time.sleep(60)
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.together
+def test_a_worker_that_is_terminated_blames_nobody(tmp_path: Path) -> None:
+    """A batch system sends SIGTERM to all processes of a job. The task did not call sys.exit."""
+    started = tmp_path / "started"
+    job = Job(
+        "1", "judge", Task(ENDLESS.format(started=str(started)), "endless"), judging("2").candidate, "cpu"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "kernelpro.lab.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin and worker.stdout
+    worker.stdin.write(json.dumps(job.to_json()) + "\n")
+    worker.stdin.flush()
+    while not started.exists() and worker.poll() is None:
+        time.sleep(0.02)
+    worker.terminate()
+    kinds = [json.loads(line)["type"] for line in worker.stdout]
+    assert worker.wait(60) == 143 and "result" not in kinds

@@ -140,11 +140,24 @@ def _orphaned() -> bool:
     return parent is not None and os.getppid() != int(parent)
 
 
+class Terminated(BaseException):
+    """SIGTERM ends this process. Not SystemExit: a task may raise that itself, and gets it as its error."""
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
 def main() -> None:
     """Entry point for hosts where only Python and torch are installed: python -m kernelpro.lab.worker"""
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that sandboxes and temporary files are cleaned up
+    signal.signal(signal.SIGTERM, _terminate)  # so that sandboxes and temporary files are cleaned up
+    try:
+        _serve_stdin()
+    except Terminated:
+        sys.exit(143)
+
+
+def _serve_stdin() -> None:
     gc.disable()  # until torch is imported
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with results

@@ -82,6 +82,7 @@ def step_fragment(store: RunStore, number: int) -> str:
     is_winner = outcome is not None and outcome.best == number
     finalists = outcome.finalists if outcome else ()
     summary = steps.summarize_step(step, parent, store, is_winner, (), finalists)
+    summary = dataclasses.replace(summary, author_name=short_name(summary.author_name))
     try:
         source = store.source(step.final_source) if step.final_source else ""
     except BadInput as error:

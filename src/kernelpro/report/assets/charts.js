@@ -30,7 +30,7 @@ const KernelProCharts = (() => {
 
   const base = (look) => ({
     animation: false,
-    textStyle: { color: look.ink, fontFamily: "inherit" },
+    textStyle: { color: look.ink, fontFamily: "system-ui, sans-serif" },
     aria: { enabled: true },
   });
   const hint = (look) => ({
@@ -191,11 +191,11 @@ const KernelProCharts = (() => {
         },
         labels(
           lines.map((line, k) => [
-            look.narrow ? start : finish,
+            finish,
             line.value,
             line.name,
             look.narrow ? shifts[k] - 8 : shifts[k],
-            { color: line.colour, position: "right", ...(look.narrow ? { backgroundColor: look.card } : { width: side - 10, overflow: "truncate" }) },
+            { color: line.colour, ...(look.narrow ? { position: "left", backgroundColor: look.card } : { width: side - 10, overflow: "truncate" }) },
           ]),
         ),
         { name: "candidates", type: "scatter", data: dots, clip: false, z: 5 },

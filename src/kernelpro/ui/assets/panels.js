@@ -28,7 +28,7 @@ export function showState(status, process, steer) {
   });
   const resume = () => (steers ? [h("button", { class: "primary", click: () => steer("resume") }, "Resume")] : []);
   banner.hidden = false;
-  if (process.error) say("bad", `The run could not be resumed: ${process.error}`, ...resume());
+  if (process.error && !(status.state === "failed" && process.error.includes(status.reason))) say("bad", `The run could not be resumed: ${process.error}`, ...resume());
   else if (process.starting && !runs) say("info", "A process is being started …");
   else if (status.died) say("bad", `The process that worked on this run died at ${clock(status.last_event)}: it was killed, or the machine went down. Everything until then is saved. The page goes on by itself when the run is resumed.`, ...resume());
   else if (status.state === "waiting") say("info", `The run waits: ${status.reason}.`, ...resume());

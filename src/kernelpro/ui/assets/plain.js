@@ -6,7 +6,7 @@ const axis = (look, name, gap = 28) => ({
   axisLine: { show: true, lineStyle: { color: look.grid } }, splitLine: { lineStyle: { color: look.grid, opacity: 0.6 } },
 });
 const base = (look) => ({
-  animation: false, textStyle: { color: look.ink, fontFamily: "inherit" }, aria: { enabled: true },
+  animation: false, textStyle: { color: look.ink, fontFamily: "system-ui, sans-serif" }, aria: { enabled: true },
   tooltip: { confine: true, backgroundColor: look.card, borderColor: look.grid, textStyle: { color: look.ink, fontSize: 12 } },
 });
 
