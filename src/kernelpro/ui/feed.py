@@ -23,6 +23,7 @@ from kernelpro.records.events import (
     RunPaused,
     RunStarted,
     RunStopped,
+    SteeringApplied,
     StepChosen,
     StepProgress,
     read_event,
@@ -32,7 +33,7 @@ from kernelpro.report.wording import baseline_name
 from kernelpro.ui import questions
 from kernelpro.ui.brief import StepBrief, brief, judged_again
 from kernelpro.ui.costs import CostReader
-from kernelpro.ui.log import LogLine, describe_event
+from kernelpro.ui.log import REQUESTS, LogLine, describe_applied, describe_event
 
 _STEPS_PER_BATCH = 2000
 _EVENTS_PER_BATCH = 5000
@@ -80,6 +81,8 @@ class RunFeed:
     _last_time: float = 0.0
     _newest: deque[tuple[int, float, str, str]] = field(default_factory=lambda: deque(maxlen=_OLD_LINES))
     """Events that are not in the log of the page yet."""
+    _requests: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Requests of the user, by id."""
     _phases: dict[int, tuple[str, float]] = field(default_factory=dict)
     """What open steps are doing, and since when."""
     _best: StepBrief | None = None
@@ -122,7 +125,10 @@ class RunFeed:
             rows = self.store.event_rows_after(self._read_event, _EVENTS_PER_BATCH)
             for id, timestamp, kind, data in rows:
                 self._read_event = id
-                self._follow(timestamp, kind, data, seconds)
+                if kind in REQUESTS:
+                    self._requests[id] = (kind, data)
+                else:
+                    self._follow(timestamp, kind, data, seconds)
                 if id > self.cursor.event:
                     self._newest.append((id, timestamp, kind, data))
             if len(rows) < _EVENTS_PER_BATCH:
@@ -138,6 +144,9 @@ class RunFeed:
         try:
             event = read_event(kind, json.loads(data))
             described = describe_event(event)
+            if isinstance(event, SteeringApplied) and event.request in self._requests:
+                kind_of_request, fields = self._requests[event.request]
+                described = describe_applied(event, read_event(kind_of_request, json.loads(fields)))
         except (TypeError, ValueError, KeyError):  # an event of another version
             return None
         if isinstance(event, StepProgress) and event.phase == "settled":
@@ -147,8 +156,9 @@ class RunFeed:
         return LogLine(id, timestamp, kind, *described) if described else None
 
     def _follow(self, timestamp: float, kind: str, data: str, seconds: dict[int, float]) -> None:
-        """Keep the clock, the phases of open steps and the life cycle. Large runs have 100,000 events: only
-        what is needed is decoded."""
+        """Keep the clock, the phases of open steps and the life cycle. Requests of the user do not move the
+        clock: they also arrive while no process works. Large runs have 100,000 events: only what is needed is
+        decoded."""
         if kind == RunStarted.kind:
             self._phases.clear()
         elif self._clock_at:

@@ -39,6 +39,20 @@ _UNITS = {
 }
 
 
+_IN_EFFECT: dict[type[RunEvent], str] = {
+    BudgetAdded: "the added budget counts from step {step} on",
+    NodePinned: "the pin holds from step {step} on",
+    BranchClosed: "the branch is closed from step {step} on",
+    BranchOpened: "the branch is open from step {step} on",
+    HintGiven: "authors read the hint from step {step} on",
+    HintWithdrawn: "authors do not read the hint from step {step} on",
+    KernelPasted: "your kernel is step {step}",
+    ProfileRequested: "the profile is being made",
+}
+REQUESTS = {event.kind for event in _IN_EFFECT} | {StopRequested.kind, ResumeRequested.kind, AnswerGiven.kind}
+"""The kinds of events that users add."""
+
+
 @dataclass(frozen=True)
 class LogLine(Record):
     """One line."""
@@ -74,11 +88,18 @@ def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
             return f"failed: {reason}", 0, "bad"
         case RunStopped(reason):
             return f"stopped: {reason}", 0, "bad"
-        case SteeringApplied(_, step, refused):
-            text = f"the request could not be met: {refused}" if refused else f"in effect from step {step} on"
-            return text, 0, "bad" if refused else ""
         case _:
             return _describe_request(event)
+
+
+def describe_applied(applied: SteeringApplied, request: RunEvent) -> tuple[str, int, str] | None:
+    """The line of a request that took effect or was refused; None if the run says so itself."""
+    if applied.refused:
+        return f"the request could not be met: {applied.refused}", 0, "bad"
+    if isinstance(request, NodePinned) and not request.step:
+        return f"the search is free from step {applied.step} on", 0, ""
+    text = _IN_EFFECT.get(type(request), "")
+    return (text.format(step=applied.step), 0, "") if text else None
 
 
 def _describe_request(event: RunEvent) -> tuple[str, int, str] | None:

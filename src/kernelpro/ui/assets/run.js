@@ -207,7 +207,7 @@ function openTarget() {
 }
 function dress() {
   tree.look = look();
-  tree.paint();
+  tree.resize(); // the pixels of the screen may have another size now
   drawChart();
   list.paint();
 }
