@@ -74,9 +74,9 @@ def test_what_the_user_asked_for_is_part_of_the_status(tmp_path: Path) -> None:
     store = record(tmp_path, 10)
     before = read_all(RunStore(store.folder))["status"]["spent"]["wall_seconds"]
     hint = store.add_event(HintGiven("wider tiles"))
+    store.add_event(SteeringApplied(hint, 11))
     after = read_all(RunStore(store.folder))["status"]["spent"]["wall_seconds"]
     assert after == before, "no process works"
-    store.add_event(SteeringApplied(hint, 11))
     store.add_event(NodePinned(3))
     batch = read_all(RunStore(store.folder))
     assert "authors read the hint from step 11 on" in [line["text"] for line in batch["lines"]]

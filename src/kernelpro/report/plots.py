@@ -8,6 +8,7 @@ from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
 from kernelpro.report import account_plot, progress_plot, roofline_plot, tree_plot
 from kernelpro.report.data import collect_report
+from kernelpro.report.wording import baseline_name
 
 Chart = Literal["tree", "progress", "roofline", "account"]
 
@@ -21,7 +22,7 @@ def plot(store: RunStore, chart: Chart, step: int | None = None) -> str:
     title = f"{data.run.task}: {data.verdict.short_result}"
     if data.verdict.speedup:
         ratio = data.verdict.speedup[data.verdict.hardest_baseline]
-        title = f"{data.run.task}: {ratio.value:.2f}x over {data.verdict.hardest_baseline}"
+        title = f"{data.run.task}: {ratio.value:.2f}x over {baseline_name(data.verdict.hardest_baseline)}"
     if chart == "tree":
         if not data.steps:
             raise BadInput(f"run {store.id} has no steps yet")

@@ -127,7 +127,7 @@ class RunFeed:
                 self._read_event = id
                 if kind in REQUESTS:
                     self._requests[id] = (kind, data)
-                else:
+                elif kind != SteeringApplied.kind:  # a new process applies the first ones before it starts
                     self._follow(timestamp, kind, data, seconds)
                 if id > self.cursor.event:
                     self._newest.append((id, timestamp, kind, data))
