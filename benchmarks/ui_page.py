@@ -62,6 +62,26 @@ FILTER = """(() => {
   return performance.now() - start;
 })()"""
 
+UPDATES = """(async (first, count) => {
+  const { receive, state } = window.kernelpro;
+  const numbers = [...state.steps.keys()];
+  let id = Number(document.querySelector('#log').dataset.last);
+  for (let k = first; k < first + count; k++) {
+    const step = { ...state.steps.get(numbers[k % numbers.length]) };
+    if (step.ms) step.ms *= 1 + ((k * 7919) % 97 - 48) / 4000;
+    const now = Date.now() / 1000;
+    const line = (j) => ({ id: ++id, time: now, text: `step ${step.n}: ${k}.${j}`, step: step.n, level: '' });
+    const lines = [0, 1, 2, 3].map(line);
+    const status = JSON.parse(JSON.stringify(state.status));
+    status.activity = [{ job: `step ${step.n}`, stage: 'timing', since: now }];
+    status.spent.wall_seconds += 1;
+    const process = { starting: false, error: '' };
+    receive({ steps: [step], lines, seconds: { [step.n]: k }, process, status: { ...status, now } });
+    await new Promise((done) => requestAnimationFrame(done));
+    if (k % 20 === 0) for (const by of ['time', 'step']) document.querySelector(`[data-by="${by}"]`).click();
+  }
+})"""
+
 
 def large_run(browser: Browser, server: PageServer, steps: int) -> dict[str, Any]:
     """First paint, the whole tree, and how long it takes to answer the user."""
@@ -111,7 +131,7 @@ def memory(browser: Browser, server_pid: int) -> dict[str, float]:
 
 
 def heap_by_type(browser: Browser) -> dict[str, float]:
-    """Mebibytes of a heap snapshot: compiled code, and everything else."""
+    """Mebibytes of a heap snapshot: compiled code, objects of scripts, and the browser's own (native)."""
     browser.events.clear()
     browser.ask("HeapProfiler.takeHeapSnapshot", reportProgress=False)
     chunks = [
@@ -124,9 +144,22 @@ def heap_by_type(browser: Browser) -> dict[str, float]:
     nodes, width = snapshot["nodes"], len(fields)
     sizes: Counter[str] = Counter()
     for at in range(0, len(nodes), width):
-        sizes[names[nodes[at + fields.index("type")]]] += nodes[at + fields.index("self_size")]
-    code = sizes["code"] / 2**20
-    return {"compiled code": code, "objects": sum(sizes.values()) / 2**20 - code}
+        name = names[nodes[at + fields.index("type")]]
+        kind = {"code": "compiled code", "native": "native"}.get(name, "objects")
+        sizes[kind] += nodes[at + fields.index("self_size")]
+    return {kind: sizes[kind] / 2**20 for kind in ("compiled code", "objects", "native")}
+
+
+def many_updates(browser: Browser, server: PageServer, pid: int, updates: int) -> dict[str, Any]:
+    """Updates as fast as the page draws them: what stays in memory after 40 % of them, and after all."""
+    page = Page(browser, server)
+    page.visit("/runs/runs/recorded-2")
+    first = round(updates * 0.4)
+    browser.value(f"{UPDATES}(0, {first})")
+    before = memory(browser, pid) | heap_by_type(browser)
+    browser.value(f"{UPDATES}({first}, {updates - first})")
+    after = memory(browser, pid) | heap_by_type(browser)
+    return {f"{name}, after {first} and {updates}": [before[name], after[name]] for name in before}
 
 
 def long_stream(browser: Browser, server: PageServer, pid: int, seconds: float) -> dict[str, Any]:
@@ -192,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "ui-page.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -203,11 +237,18 @@ def main() -> None:
             browser = Browser(home / "profile")
             browser.open(server.address)
             large = large_run(browser, server, options.steps)
+            updates = many_updates(browser, server, pid, options.updates)
             stream = long_stream(browser, server, pid, options.seconds)
             browser.close()
-    result = {"steps": options.steps, "load": os.getloadavg(), "large run": large, "stream": stream}
+    result = {
+        "steps": options.steps,
+        "load": os.getloadavg(),
+        "large run": large,
+        "updates": updates,
+        "stream": stream,
+    }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
-    for title in ("large run", "stream"):
+    for title in ("large run", "updates", "stream"):
         print(title)
         for name, value in result[title].items():  # type: ignore[attr-defined]
             values = value if isinstance(value, list) else [value]
