@@ -14,7 +14,7 @@ from playbook_harness import KernelChecker, make_task, operator_graph_of
 from kernelpro import runtime
 from kernelpro.authors.author import Assignment, Draft, KnownCandidate, NoProposal
 from kernelpro.authors.playbook.forms import PLAIN_FORMS, programs_of
-from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.authors.playbook.playbook import BACKENDS, Playbook
 from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.records import Action, Target, Task
 
@@ -142,3 +142,26 @@ def test_a_failed_design_falls_back_to_the_task_as_given() -> None:
             break
         forms.append(parse_design(draft.source).form)
     assert forms[-1] in PLAIN_FORMS
+
+
+def test_only_triton_stores_parts_of_a_result() -> None:
+    """The phases of a transposed convolution reach beyond a result whose size the stride does not divide."""
+    task = make_task(
+        "self.m(a)", "torch.randn(2, 16, 9, 9)", "self.m = nn.ConvTranspose2d(16, 32, 3, stride=2)"
+    )
+    program = programs_of(operator_graph_of(task), "cuda")["implicit_gemm"]
+    assert any(stage.has_guarded_stores for stage in program.stages)
+    for backend in BACKENDS:
+        design = backend.seeds(program)[0].design
+        if backend.language == "triton":
+            assert "< 19)" in backend.write(program, design)
+        else:
+            with pytest.raises(NoProposal, match="only from tiled products in Triton"):
+                backend.write(program, design)
+    assert list(first_sources(task, "cuda", "triton"))[-1] == "implicit_gemm", "the library is faster here"
+
+
+def test_tiles_come_first_where_the_library_is_slow() -> None:
+    for layer, shape in (("Conv3d(16, 32, 3)", "2, 16, 6, 6, 6"), ("Conv2d(8, 32, 3)", "2, 8, 9, 9")):
+        task = make_task("F.relu(self.m(a))", f"torch.randn({shape})", f"self.m = nn.{layer}")
+        assert next(iter(first_sources(task, "cuda", "triton"))) == "implicit_gemm", layer

@@ -32,10 +32,10 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
     simplified, rewrites = simplify(graph)
     forms: list[tuple[str, Graph, LibraryForm]] = [("library", simplified, "library")]
     if target == "cuda":
-        forms += [
-            ("implicit_gemm", simplified, "implicit_gemm"),
-            ("channels_last", simplified, "channels_last"),
-        ]
+        forms += [("channels_last", simplified, "channels_last")]
+        forms.insert(
+            0 if _suits_tiles(simplified) else len(forms), ("implicit_gemm", simplified, "implicit_gemm")
+        )
     forms += [("own", simplified, "own")]
     if rewrites:
         forms += [("plain_library", graph, "library"), ("plain", graph, "own")]

@@ -114,7 +114,7 @@ class Playbook(Author):
         reasons: dict[str, None] = {}
         for form, backend, seed in _interleaved_seeds(backends, programs, reasons):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
-            design = replace(seed.design, form=form, graph=_launches_as_graph(programs[form], backend))
+            design = replace(seed.design, form=form)
             design = replace(design, precision="fp32") if exact else design
             try:
                 source = writer.write(backend, programs[form], design)
@@ -160,8 +160,9 @@ class Playbook(Author):
     ) -> Draft:
         program = programs[design.form]
         plan = Draft("", "Return to a simpler design of the same stages.", author=self.name)
-        planned = [
-            (replace(fallback, form=design.form, graph=design.graph), plan)
+        planned = [(replace(design, graph=False), plan)] if design.graph else []
+        planned += [
+            (replace(fallback, form=design.form, graph=False), plan)
             for fallback in backend.fallbacks(program, design)
         ]
         drafts = _new_drafts(assignment, program, backend, planned)
@@ -249,18 +250,25 @@ def _interleaved_seeds(
             if form in TRITON_FORMS and backend.language != "triton":
                 continue
             try:
-                columns.append([(form, backend, seed) for seed in backend.seeds(program)])
+                seeds = backend.seeds(program)
+                if _has_many_launches(program, backend):
+                    seeds.insert(1, _as_graph(seeds[0]))
+                columns.append([(form, backend, seed) for seed in seeds])
             except NoProposal as reason:
                 reasons[str(reason)] = None
     return (entry for row in zip_longest(*columns) for entry in row if entry)
 
 
-def _launches_as_graph(program: Program, backend: Backend) -> bool:
-    """Whether a program has so many launches that they take longer than many of its kernels."""
+def _has_many_launches(program: Program, backend: Backend) -> bool:
+    """Whether a program has so many launches that they may take as long as its kernels."""
     launches = len(program.stages) + len(program.library_calls)
     inputs = [tensor for tensor in program.tensors if tensor.role == "input"]
     is_flat = all(tensor.path.isdigit() for tensor in inputs)
     return backend.target == "cuda" and launches >= MIN_OPERATORS and is_flat
+
+
+def _as_graph(seed: Seed) -> Seed:
+    return Seed(f"{seed.plan} All kernels are launched as one CUDA graph.", replace(seed.design, graph=True))
 
 
 def _seed_plan(seed: Seed, program: Program) -> str:

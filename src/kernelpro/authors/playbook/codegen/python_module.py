@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kernelpro.authors.author import NoProposal
 from kernelpro.authors.cuda_graph import in_cuda_graph
 from kernelpro.authors.playbook.ir.stages import Program, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
@@ -59,6 +60,12 @@ def module_source(
     lines += [f"        return {results}" if program.single_output else f"        return ({results},)"]
     text = "\n".join(lines) + "\n"
     return (in_cuda_graph(text) or text) if design.graph else text
+
+
+def require_whole_stores(program: Program) -> None:
+    """Raises NoProposal for a program with guarded stores, for backends that do not write them."""
+    if any(stage.has_guarded_stores for stage in program.stages):
+        raise NoProposal("the playbook stores parts of a result only from tiled products in Triton")
 
 
 def library_lines(program: Program, stage: int) -> list[str]:

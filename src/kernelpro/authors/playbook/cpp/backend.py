@@ -6,7 +6,12 @@ import re
 from collections.abc import Sequence
 
 from kernelpro.authors.playbook.codegen.backend import Backend
-from kernelpro.authors.playbook.codegen.python_module import argument_name, library_lines, module_source
+from kernelpro.authors.playbook.codegen.python_module import (
+    argument_name,
+    library_lines,
+    module_source,
+    require_whole_stores,
+)
 from kernelpro.authors.playbook.cpp import moves
 from kernelpro.authors.playbook.cpp.composites import use_composites
 from kernelpro.authors.playbook.cpp.functions import with_dependencies
@@ -36,7 +41,8 @@ operations overlap: GELU took 9 % less time on a Neoverse N1, its approximation 
 
 
 def write(program: Program, design: Design) -> str:
-    """The candidate's source file."""
+    """The candidate's source file. Raises NoProposal."""
+    require_whole_stores(program)
     program = use_composites(program) if design.math == "fast" else program
     pointers = {t.name: argument_name(t) for t in program.tensors}
     kernel = CppKernel(program, CppPrinter(design.math == "fast", pointers))

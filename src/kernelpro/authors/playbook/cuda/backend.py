@@ -39,7 +39,8 @@ _DEVICE_FUNCTIONS = (
 
 
 def write(program: Program, design: Design) -> str:
-    """Returns the candidate's source."""
+    """Returns the candidate's source. Raises NoProposal."""
+    python_module.require_whole_stores(program)
     pointers = {tensor.name: python_module.argument_name(tensor) for tensor in program.tensors}
     builder = CudaSourceBuilder(program, design.math, pointers)
     groups: list[list[CudaKernel]] = [builder.kernels]
