@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from blocks import Block, Model, optimized
+from blocks import KERNEL, Block, Model, optimized
 
 import kernelpro
-from kernelpro import FallbackWarning
+from kernelpro import FallbackWarning, api
+from kernelpro.dropin.module import optimize_module
+from kernelpro.pools import winners
 from kernelpro.records import BadInput
 
 X = torch.randn(4, 16)
@@ -99,3 +102,23 @@ def test_modules_that_do_not_fit_are_named() -> None:
     mixed = torch.nn.ModuleList([Block(16), Block(32)])
     with pytest.warns(FallbackWarning, match="not replaced: 1: "):
         assert list(kernelpro.patch(mixed, {"*": fast}).modules) == ["0"]
+
+
+def test_modules_with_one_kernel_share_its_operator() -> None:
+    (spec,) = winners.describe_winner(api.load_task(Block(16).eval(), [X]), [KERNEL], "cpu", None)
+    called: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        called.extend(node.target for node in graph.graph.nodes if "kernelpro" in str(node.target))
+        return graph.forward
+
+    def compiled_module() -> Any:
+        module = optimize_module(Block(16).eval(), winners.winner_factory(spec, KERNEL, None), False)
+        return torch.compile(module, fullgraph=True, backend=backend)
+
+    first = compiled_module()
+    right = first(X)
+    for _ in range(3):
+        compiled_module()(X)
+    assert torch.equal(first(X), right), "the operator in the graph is still there"
+    assert len(called) == 4 and len(set(map(id, called))) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernelpro.dropin.kernel import KernelFactory, KernelUnavailable
-from kernelpro.dropin.operator import SCOPE, KernelOperator, fit_strides, leaf_signatures, rebuild
+from kernelpro.dropin.operator import SCOPE, fit_strides, leaf_signatures, operator_of, rebuild
 from kernelpro.dropin.spec import KernelSpec, map_tensors, tensors_of
 
 
@@ -159,5 +159,5 @@ def traced_call(number: int, factory: KernelFactory) -> Any:
     )
     scope: dict[str, Any] = dict(SCOPE)
     exec(compile(source, f"<kernelpro {spec.name}>", "exec", dont_inherit=True), scope)
-    scope["operator"] = KernelOperator(factory).operator
+    scope["operator"] = operator_of(factory)
     return scope["traced"]

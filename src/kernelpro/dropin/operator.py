@@ -6,6 +6,7 @@ for them, by address and version.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import OrderedDict
 from typing import Any
@@ -18,6 +19,9 @@ from kernelpro.dropin.spec import tensors_of
 _MAX_KERNELS = 256
 """Sets of parameters whose kernels are kept: one for each layer of a large model."""
 _ALIGNMENT = 64
+_OPERATORS: dict[str, tuple[str, Any]] = vars(torch.library).setdefault("_kernelpro_operators", {})
+"""Signature and operator by name. If a name is registered again, torch destroys the operator that has it, and
+graphs that call it crash: no name is. Exported files, which carry this code, share the dictionary."""
 SCOPE = {"torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan")}
 """What the descriptions of plain values refer to."""
 
@@ -52,10 +56,25 @@ def rebuild(expected: Any, leaves: list[str]) -> str:
     return str(rest[0])
 
 
+def operator_of(factory: KernelFactory) -> Any:
+    """The operator of a kernel: the same for all modules with this kernel and this signature."""
+    spec = factory.spec
+    base = f"{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name).lower()}_{spec.digest}"
+    for number in itertools.count(1):
+        name = base if number == 1 else f"{base}_{number}"
+        text, known = _OPERATORS.get(name, (repr(spec), None))
+        if text != repr(spec):
+            continue
+        if known is None:
+            known = KernelOperator(factory, name)
+            _OPERATORS[name] = text, known
+        return known.operator
+
+
 class KernelOperator:
     """`torch.ops.kernelpro.NAME(inputs, state) -> outputs` of a kernel."""
 
-    def __init__(self, factory: KernelFactory):
+    def __init__(self, factory: KernelFactory, name: str):
         self._factory = factory
         self._kernels: OrderedDict[Any, Any] = OrderedDict()
         spec = factory.spec
@@ -63,7 +82,6 @@ class KernelOperator:
         inputs = leaf_signatures(spec.inputs)
         text = rebuild(spec.inputs, [f"leaves[{number}]" for number in range(len(inputs))])
         self._arguments = eval(f"lambda leaves: {text}", dict(SCOPE))
-        name = f"kernelpro::{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name).lower()}_{spec.digest}"
 
         def call(inputs: list[torch.Tensor], state: list[torch.Tensor]) -> list[torch.Tensor]:
             return self._call(inputs, state)
@@ -76,7 +94,7 @@ class KernelOperator:
             ]
 
         schema = "(Tensor[] inputs, Tensor[] state) -> Tensor[]"
-        self.operator = torch.library.custom_op(name, call, mutates_args=(), schema=schema)
+        self.operator = torch.library.custom_op(f"kernelpro::{name}", call, mutates_args=(), schema=schema)
         self.operator.register_fake(fake)
 
     def _call(self, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> list[torch.Tensor]:
