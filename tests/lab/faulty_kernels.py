@@ -88,19 +88,21 @@ at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long afte
 """
 extension = load_inline("faulty_scale", SOURCE, functions=["scale"], extra_cflags=["-O1"], no_implicit_headers=True)
 '''
-_INLINE_CUDA = '''
-import torch
-from torch.utils.cpp_extension import load_inline
-
-SOURCE = r"""
-#include <ATen/ops/empty_like.h>
+_CUDA_KERNEL = """
 __global__ void scale_kernel(const float* x, const float* w, const float* y, float* scratch, float* out,
                              float* bad, long start, long count) {
     for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < 64 * 250; i += gridDim.x * blockDim.x)
         out[i] = (scratch[i] = x[i] * w[i % 250]) + y[i];
     for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
         bad[start + i] = 1.5f + i;
-}
+}"""
+_INLINE_CUDA = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <ATen/ops/empty_like.h>
+KERNEL
 at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long after, long count) {
     auto out = at::empty_like(x), scratch = at::empty_like(x);
     at::Tensor bad = which == 0 ? out : which == 1 ? y : which == 2 ? w : scratch;
@@ -116,7 +118,7 @@ DECLARATION = """
 at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long after, long count);
 """
 extension = load_inline("faulty_scale_cuda", DECLARATION, SOURCE, functions=["scale"], no_implicit_headers=True)
-'''
+'''.replace("KERNEL", _CUDA_KERNEL)
 _PYTHON = """
 import ctypes
 import numpy as np
@@ -132,20 +134,14 @@ import torch
 from kernelpro import runtime
 
 lib = runtime.cuda(r"""
-__global__ void scale_kernel(const float* x, const float* w, const float* y, float* scratch, float* out,
-                             float* bad, long start, long count) {
-    for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < 64 * 250; i += gridDim.x * blockDim.x)
-        out[i] = (scratch[i] = x[i] * w[i % 250]) + y[i];
-    for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-        bad[start + i] = 1.5f + i;
-}
+KERNEL
 extern "C" int scale(const float* x, const float* w, const float* y, float* scratch, float* out, float* bad,
                      long start, long count, cudaStream_t stream) {
     scale_kernel<<<32, 256, 0, stream>>>(x, w, y, scratch, out, bad, start, count);
     return cudaGetLastError();
 }
 """)
-'''
+'''.replace("KERNEL", _CUDA_KERNEL)
 _TRITON = """
 import torch
 import triton

@@ -1,7 +1,7 @@
 """A candidate whose kernels are launched as one CUDA graph.
 
 Networks of many small kernels spend much of their time between kernels. A graph launches all of them at once;
-the inputs are copied into buffers that the graph reads.
+the inputs are copied into buffers that the graph reads, and the outputs out of those that it writes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ MIN_OPERATORS = 16
 """Operators from which launches are worth a graph."""
 _MODEL = re.compile(r"^class ModelNew\b", re.MULTILINE)
 _GRAPHED = '''
+
+def _copy(value):
+    """The tensors of an output in memory of their own: the next replay overwrites those of the graph."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: _copy(item) for name, item in value.items()}
+    return type(value)(map(_copy, value)) if isinstance(value, (list, tuple)) else value
+
 
 class ModelNew(LaunchedModel):
     """Captures the kernels in a CUDA graph at the first call, and again if inputs or weights are others."""
@@ -42,7 +51,7 @@ class ModelNew(LaunchedModel):
         for buffer, x in zip(self._inputs, inputs):
             buffer.copy_(x)
         self._graph.replay()
-        return self._outputs
+        return _copy(self._outputs)
 '''
 
 

@@ -35,8 +35,6 @@ class AheadRequest(Record):
 
     task: Task
     target: Target
-    compile: bool = True
-    """False: only its memory is computed."""
 
 
 @dataclass(frozen=True)

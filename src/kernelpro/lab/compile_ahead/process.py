@@ -114,8 +114,6 @@ def _compile(request: AheadRequest) -> AheadResult:
                 inputs = list(module.get_inputs())
                 result = model(*inputs)
             seconds = {"memory": round(time.monotonic() - started, 3)}
-            if not request.compile:
-                return AheadResult(eager_bytes=memory.peak, seconds=seconds)
             started = time.monotonic()
             _set_precision(task, model, inputs, device)
             seed, reason = _seed(task, model, inputs, result, device)
