@@ -1,6 +1,8 @@
 """What the check and the dispatch of a drop-in module cost per call, against calling the kernel directly.
 
-    python benchmarks/dropin_overhead.py [cpu|cuda]
+    python benchmarks/dropin_overhead.py [cpu|cuda] [--native]
+
+`--native` builds the guards in C++ first (`kernelpro.build_guards()`).
 
 The kernel of the first table returns a tensor that exists, so that the host's time is all there is. The
 fastest of 200 repetitions of 200 calls, in microseconds: the kernel alone, the drop-in module, the
@@ -20,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+import kernelpro
 from kernelpro.dropin import reads
 from kernelpro.dropin.kernel import KernelFactory
 from kernelpro.dropin.module import optimize_module
@@ -129,4 +132,7 @@ def main(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cuda" if torch.cuda.is_available() else "cpu")
+    if "--native" in sys.argv:
+        kernelpro.build_guards()
+    devices = [argument for argument in sys.argv[1:] if argument != "--native"]
+    main(devices[0] if devices else "cuda" if torch.cuda.is_available() else "cpu")
