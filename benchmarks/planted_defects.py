@@ -10,9 +10,10 @@ profiled, and timed in turn. The diagnosis should name the defect first, predict
 and accuse no healthy twin. Cases whose defect costs less than a tenth are not ranked: it has no effect here.
 
 `--out` appends to an existing file and skips the cases in it and in `--previous`, so a measurement can be
-continued, elsewhere too; `--again`
-diagnoses recorded profiles, so that diagnostics can be improved without measuring again. Kinds of defects,
-families and sizes follow from the seed: a seed that nobody has looked at is a test set.
+continued, elsewhere too; `--again` diagnoses recorded profiles, so that diagnostics can be improved without
+measuring again. `--examples` adds the kernels in examples/gpu, which have no defect: their accounts add up,
+and they deserve no severe finding. Kinds of defects, families and sizes follow from the seed: a seed that
+nobody has looked at is a test set.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # CPU time is work then, no spinning
 
 from planted.case import Case, generate  # noqa: E402
+from planted.examples import FAMILY as EXAMPLE  # noqa: E402
+from planted.examples import example_cases, print_examples  # noqa: E402
 from planted.families import CPU, CUDA  # noqa: E402
 from planted.score import lacks_counters, print_scores, score  # noqa: E402
 
@@ -84,6 +87,16 @@ def _rows(cases: list[Case], builds: Path, minutes: float) -> Iterator[dict[str,
         yield row
 
 
+def _draw(arguments: argparse.Namespace) -> list[Case]:
+    """The cases that the options ask for."""
+    families = CUDA if arguments.target == "cuda" else CPU
+    cases = generate(families, arguments.seed, arguments.count)
+    cases += generate(
+        [family for family in CUDA if family.language == "cute"], arguments.seed, arguments.cute
+    )
+    return cases + (example_cases() if arguments.examples else [])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -91,6 +104,8 @@ def main() -> None:
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--cute", type=int, default=0, metavar="N", help="so many cases more in CuTe alone")
+    parser.add_argument("--examples", action="store_true", help="also profile the kernels in examples/gpu")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no case after this time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="append rows here (JSON lines, gzip)")
     parser.add_argument(
@@ -102,11 +117,7 @@ def main() -> None:
     parser.add_argument("--misses", action="store_true", help="print only cases that went wrong")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the sources and measure nothing")
     arguments = parser.parse_args()
-    cases = (
-        []
-        if arguments.again
-        else generate(CUDA if arguments.target == "cuda" else CPU, arguments.seed, arguments.count)
-    )
+    cases = [] if arguments.again else _draw(arguments)
     if arguments.write:
         for case in cases:
             folder = arguments.write / case.name
@@ -126,7 +137,8 @@ def main() -> None:
     for row in rows:
         if "error" in row:
             print(f"{row['case']['name']}: {row['error']}")
-    measured = [row for row in rows if "error" not in row]
+    print_examples(row for row in rows if row["case"]["family"] == EXAMPLE and "error" not in row)
+    measured = [row for row in rows if row["case"]["family"] != EXAMPLE and "error" not in row]
     uncounted = [row for row in measured if lacks_counters(row)]
     print_scores([score(row) for row in measured if row not in uncounted], arguments.misses)
     if uncounted:

@@ -120,7 +120,12 @@ def main() -> None:
             if arguments.two_stages:
                 warm(pool, path)
                 seconds, result, diagnosis = measure(pool, path, "two stages")
-                print(f"{path.stem}: {seconds:.1f} s, class {diagnosis.bound}, {result.seconds}", flush=True)
+                account = sum(part.ms for part in diagnosis.account) / result.time_ms
+                print(
+                    f"{path.stem}: {seconds:.1f} s, class {diagnosis.bound}, "
+                    f"account {account:.1%} of the time, {result.seconds}",
+                    flush=True,
+                )
                 continue
             rows.append(compare(pool, path, turn))
             print(f"{path.stem}: {rows[-1]['ratio']} times", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Target = Literal["cpu", "cuda"]
+SIDES = ("defective", "healthy")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Case:
     task: str = field(repr=False)
     defective: str = field(repr=False)
     healthy: str = field(repr=False)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Both, or the healthy one alone where nothing is planted."""
+        return tuple(side for side in SIDES if getattr(self, side))
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""

@@ -11,8 +11,6 @@ from typing import Any
 from kernelpro.lab.tasks import parameters
 from kernelpro.lab.tasks.reference import Reference
 
-SIDES = ("defective", "healthy")
-
 
 def load(source: str, side: str, folder: Path, reference: Reference) -> Any:
     """The model of a candidate, built in `folder`, with the parameters of the reference."""

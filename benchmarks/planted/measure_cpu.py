@@ -26,7 +26,7 @@ from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Profile, Task
 from planted.case import Case
-from planted.loading import SIDES, load
+from planted.loading import load
 
 _ROUNDS, _ROUND_SECONDS = (5, 40), 2.0
 _OBSERVE_SECONDS = 0.4
@@ -86,7 +86,7 @@ def _profile_pair(case: Case, folder: Path) -> dict[str, Any]:
     arguments = tree.unflatten(form, leaves)
     with torch.no_grad():
         expected = reference.model()(*arguments)
-        models = {side: load(getattr(case, side), side, folder / side, reference) for side in SIDES}
+        models = {side: load(getattr(case, side), side, folder / side, reference) for side in case.sides}
         for side, model in models.items():
             error = (model(*arguments) - expected).norm() / expected.norm()
             if not error < _TOLERANCE:
@@ -120,7 +120,7 @@ def _time_pair(case: Case, folder: Path) -> dict[str, Any]:
     reference = Reference(Task(case.task, case.name), "cpu", 0)
     arguments = tree.unflatten(*reference.inputs(1))
     with torch.no_grad():
-        models = {side: load(getattr(case, side), side, folder / side, reference) for side in SIDES}
+        models = {side: load(getattr(case, side), side, folder / side, reference) for side in case.sides}
         calls = {side: (lambda model=model: model(*arguments)) for side, model in models.items()}
         return {"ms": _time_in_turn(calls, Flusher("cpu", physics.last_level_cache()))}
 

@@ -40,12 +40,12 @@ from kernelpro.lab.tasks import work
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Bound, KernelCode, Profile, Task
 from planted.case import Case
-from planted.loading import SIDES, import_source, load
+from planted.loading import import_source, load
 
 _ROUNDS, _TRACED_CALLS = 9, 3
 _AHEAD = 300_000
 """Clocks that the device sleeps before a timed call, so that the host is ahead as in a stream of calls."""
-_CHUNK = 24
+_CHUNK = 31
 """Cases in one run of ncu."""
 _MAX_LAUNCHES = 24
 """In a call: ncu takes half a second for each."""
@@ -60,7 +60,7 @@ def measure(cases: list[Case], folder: Path, seconds: float) -> Iterator[dict[st
         builds = {
             (case.name, side): pool.apply_async(_build, (case, side, str(folder / case.name / side)))
             for case in cases
-            for side in SIDES
+            for side in case.sides
         }
         gpu = _Gpu()
         for start in range(0, len(cases), _CHUNK):
@@ -117,7 +117,7 @@ def _profile_pair(gpu: _Gpu, case: Case, builds: Any, folder: Path, end: float) 
     started = time.monotonic()
     row: dict[str, Any] = {"case": case.to_json()}
     try:
-        codes = {side: builds[case.name, side].get(max(1.0, end - time.monotonic())) for side in SIDES}
+        codes = {side: builds[case.name, side].get(max(1.0, end - time.monotonic())) for side in case.sides}
         for side, code in codes.items():
             if "error" in code:
                 raise ValueError(f"{side}: {code['error']}")
@@ -125,7 +125,7 @@ def _profile_pair(gpu: _Gpu, case: Case, builds: Any, folder: Path, end: float) 
     except Exception as error:  # one that fails is a row too
         row["error"] = f"{type(error).__name__}: {error}"[:500]
     row["seconds"] = round(time.monotonic() - started, 2)
-    times = row.get("error") or "{defective:.3f} / {healthy:.3f} ms".format(**row["ms"])
+    times = row.get("error") or " / ".join(f"{ms:.3f}" for ms in row["ms"].values()) + " ms"
     print(f"{case.name:50} {row['seconds']:5.1f} s  {times}", flush=True)
     return row
 
@@ -140,7 +140,7 @@ def _profiled(gpu: _Gpu, case: Case, codes: dict[str, Any], folder: Path) -> dic
     with torch.no_grad():
         expected = reference.model()(*arguments).double()
         models = {
-            side: load(getattr(case, side), side, folder / case.name / side, reference) for side in SIDES
+            side: load(getattr(case, side), side, folder / case.name / side, reference) for side in case.sides
         }
         calls = {side: (lambda model=model: model(*arguments)) for side, model in models.items()}
         for side, call in calls.items():

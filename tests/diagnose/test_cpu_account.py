@@ -46,6 +46,33 @@ def test_a_loop_around_another_has_what_the_inner_one_leaves() -> None:
     assert [round(loop.share, 3) for loop in without_overlap((OUTER, RETRY))] == [0.6, 0.3]
 
 
+def test_loops_that_share_a_part_of_their_code_do_not_count_it_twice() -> None:
+    first, second = (
+        replace(OUTER, begin=16, end=72, share=0.98),
+        replace(OUTER, begin=32, end=124, share=0.99),
+    )
+    assert sum(loop.share for loop in without_overlap((first, second))) <= 1
+
+
+def test_passes_that_call_the_same_function_share_its_time() -> None:
+    loops = tuple(
+        CpuLoop(function="run", begin=at, end=at + 10, share=0.1, where=f"k.cpp:{at}", calls={"f": 1})
+        for at in (10, 30)
+    )
+    cpu = CpuProfile(
+        2,
+        128,
+        sampled=True,
+        shares=CpuShares(native=1.0),
+        functions=(FunctionShare("run", 0.2), FunctionShare("f", 0.8)),
+        loops=loops,
+        sweeps=tuple(Sweep(loop.where, "run", loop.share) for loop in loops),
+    )
+    context = DiagnosticContext(profile(cpu), Bound.MEMORY)
+    match = registry()["cpu_excess_traffic"].analyze(context)
+    assert match and match.saved_share == pytest.approx(0.5)
+
+
 def test_a_loop_has_the_time_of_the_functions_that_it_calls_and_of_its_code_elsewhere() -> None:
     calling = replace(OUTER, share=0.2, calls={"f": 1})
     split = CpuLoop(file="k.so", function="other", begin=200, end=220, share=0.2)

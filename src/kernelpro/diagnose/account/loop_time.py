@@ -13,7 +13,11 @@ _MIN_INSIDE = 0.25
 
 
 def without_overlap(loops: Iterable[CpuLoop]) -> tuple[CpuLoop, ...]:
-    """The loops without those that enclose another, as the loop around a retry loop of an atomic does."""
+    """The loops, each without the time of shorter ones whose code it shares.
+
+    The loop around the retry loop of an atomic encloses it, or begins within it. A loop without time of its
+    own is left out.
+    """
     kept: list[CpuLoop] = []
     for loop in sorted(loops, key=lambda loop: loop.end - loop.begin):
         inner = [
@@ -21,9 +25,8 @@ def without_overlap(loops: Iterable[CpuLoop]) -> tuple[CpuLoop, ...]:
             for other in kept
             if (other.file, other.function) == (loop.file, loop.function)
             and other.share > 0
-            and loop.begin <= other.begin
-            and other.end <= loop.end
-            and loop.end > 0
+            and loop.begin < other.end
+            and other.begin < loop.end
         ]
         share = max(0.0, loop.share - sum(other.share for other in inner))
         if not inner or share > 0:

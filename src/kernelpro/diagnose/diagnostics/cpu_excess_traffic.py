@@ -50,22 +50,31 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _with_called(cpu: CpuProfile) -> list[Sweep]:
-    """The sweeps, each with the functions that its loops call and that have no loop of their own."""
+    """The sweeps, with the functions that their loops call and that have no loop of their own.
+
+    Where several sweeps call the same function, they share its time.
+    """
     own = {sweep.function for sweep in cpu.sweeps}
     called = {function.name: function.share for function in cpu.functions if function.name not in own}
+    callers = {name: _calling_sweeps(cpu, name) for name in called}
     return [
         replace(
             sweep,
             share=sweep.share
-            + sum(
-                called.get(name, 0.0)
-                for loop in cpu.loops
-                if loop.function == sweep.function
-                for name in own_calls(loop)
-            ),
+            + sum(called[name] / len(places) for name, places in callers.items() if index in places),
         )
-        for sweep in cpu.sweeps
+        for index, sweep in enumerate(cpu.sweeps)
     ]
+
+
+def _calling_sweeps(cpu: CpuProfile, name: str) -> set[int]:
+    """Indices of the sweeps that call a function: at the line of a loop that does, else all around it."""
+    loops = [loop for loop in cpu.loops if name in own_calls(loop)]
+    around = {
+        i for i, sweep in enumerate(cpu.sweeps) if any(loop.function == sweep.function for loop in loops)
+    }
+    at_line = {i for i in around if any(loop.where == cpu.sweeps[i].where for loop in loops)}
+    return at_line or around
 
 
 def _without_faults(weights: list[float], faults: float) -> list[float]:
