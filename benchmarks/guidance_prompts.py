@@ -1,13 +1,14 @@
 """What the time account is worth to a model: prompts with guidance, with raw counters, and with neither.
 
     python benchmarks/guidance_prompts.py write DIR      # prompts, from profiles recorded on an H200
-    python benchmarks/guidance_prompts.py judge DIR      # the answers, on a GPU, in one go
+    python benchmarks/guidance_prompts.py judge DIR [--effort quick] [--out FILE]    # the answers, on a GPU
 
 `write` makes DIR/TASK/ARM/prompt.md for each task and arm: the task, a slow kernel for it and its time; `raw`
 adds its hardware counters, stalls by line and launch configuration, `guided` the account and the findings.
 The defect is named nowhere. Give each prompt to a fresh conversation of the same model (an inbox will do),
 and save its answer, a complete candidate, as DIR/TASK/ARM/1.py (and 2.py, ... at equal numbers for all arms).
-`judge` judges all answers with `--full` and prints the best time of each arm as a Markdown table.
+`judge` judges all answers, task by task, and prints the best time of each arm as a Markdown table. FILE gets
+a line of JSON for each answer as it is judged; answers in it are not judged again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import gzip
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from batch import ROOT
 
 from kernelpro.diagnose import guidance, runner
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.pools import local
-from kernelpro.records import Candidate, Job, Options, Profile, Task
+from kernelpro.records import Candidate, Effort, Job, Options, Profile, Task
 
 DEFECTS = ROOT / "tests" / "defects"
 TASKS = (
@@ -55,13 +57,16 @@ def main() -> None:
     )
     parser.add_argument("action", choices=("write", "judge"))
     parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--effort", choices=("quick", "normal", "full"), default="full")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="append a line of JSON for each answer")
     arguments = parser.parse_args()
     if arguments.action == "write":
         record = json.loads(gzip.decompress((DEFECTS / "recorded" / "h200.json.gz").read_bytes()))
         for name in TASKS:
             write(arguments.folder / name, task_of(name), Profile.from_json(record[name]))
     else:
-        judge(arguments.folder)
+        rows = judge(arguments.folder, arguments.effort, arguments.out)
+        print_table(rows)
 
 
 def task_of(name: str) -> Task:
@@ -105,26 +110,47 @@ def raw_counters(profile: Profile) -> str:
     return "\n".join(rows)
 
 
-def judge(folder: Path) -> None:
-    """Judge all answers; print the best time of each arm and the geometric means."""
+def judge(folder: Path, effort: Effort, out: Path | None) -> list[dict[str, Any]]:
+    """Judge all answers that are not in `out` yet; returns a row for each."""
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out and out.exists() else []
+    finished = {(row["task"], row["arm"], row["answer"]) for row in rows}
     answers = [
         (name, arm, path)
         for name in TASKS
         for arm in ARMS
         for path in sorted((folder / name / arm).glob("[0-9]*.py"))
+        if (name, arm, path.name) not in finished
     ]
-    options = Options(effort="full", baselines=("eager_fp32",))
+    options = Options(effort=effort, baselines=("eager_fp32",))
     jobs = [
         Job(str(path), "judge", task_of(name), Candidate.from_file(path), "cuda", options)
         for name, _, path in answers
     ]
-    best: dict[tuple[str, str], float] = {}
     for (name, arm, path), result in zip(answers, local.run_locally(jobs), strict=True):
-        times = result.verdict.times if result.verdict else {}
-        ms = times["candidate"].value if "candidate" in times else math.inf
-        reason = f"{result.verdict.status}: {result.verdict.reason}" if result.verdict else result.error
-        print(f"{name} {arm} {path.name}: {ms:.4f} ms, {reason}")
-        best[name, arm] = min(ms, best.get((name, arm), math.inf))
+        verdict = result.verdict
+        times = verdict.times if verdict else {}
+        row = {
+            "task": name,
+            "arm": arm,
+            "answer": path.name,
+            "ms": times["candidate"].value if "candidate" in times else None,
+            "status": str(verdict.status) if verdict else "error",
+            "reason": verdict.reason if verdict else result.error,
+        }
+        print("{task} {arm} {answer}: {ms} ms, {status}: {reason}".format(**row), flush=True)
+        rows.append(row)
+        if out:
+            with out.open("a") as lines:
+                lines.write(json.dumps(row) + "\n")
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print the best time of each arm, and the geometric means."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["task"], row["arm"]
+        best[key] = min(row["ms"] or math.inf, best.get(key, math.inf))
     print(f"\n| task | {' | '.join(f'{arm}, ms' for arm in ARMS)} |\n|{'---|' * (len(ARMS) + 1)}")
     for name in TASKS:
         print(f"| {name} | {' | '.join(f'{best.get((name, arm), math.inf):.4f}' for arm in ARMS)} |")
