@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernelpro.diagnose.account.cpu import effective_threads, system_share
-from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
+from kernelpro.diagnose.account.loop_time import arithmetic_ms, with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import Bound, CpuLoop, CpuProfile, CpuRun, DeviceProperties, Profile
@@ -156,3 +156,38 @@ def test_a_thread_that_waits_in_a_parallel_region_is_imbalance_and_not_a_single_
         context = DiagnosticContext(profile(cpu), Bound.MEMORY)
         matches = [n for n in ("cpu_imbalance", "cpu_single_thread") if registry()[n].analyze(context)]
         assert matches == [expected]
+
+
+def test_the_arithmetic_of_vector_loops_limits_what_other_remedies_reach() -> None:
+    mix = {"vector_float": 10, "load": 3, "store": 1, "branch": 1}
+    loop = CpuLoop(instructions=45, mix=mix, bits=128, share=0.9)  # 40 instructions, 62,500 times
+    cpu = CpuProfile(2, 128, loops=(loop,), sampled=True, shares=CpuShares(native=1.0))
+    slow = profile(cpu)
+    slow = replace(slow, ceilings=replace(slow.ceilings, rates={"fp32": 1e10}))
+    assert arithmetic_ms(slow, cpu) == pytest.approx(2.5)
+    assert DiagnosticContext(slow, Bound.MEMORY).reachable_gain == pytest.approx(4.0)
+    in_double = replace(cpu, loops=(replace(loop, mix=mix | {"double": 10}),))
+    assert arithmetic_ms(slow, in_double) == 0
+
+
+def test_lanes_that_are_added_one_after_the_other_are_a_dependency_chain() -> None:
+    loop = CpuLoop(
+        instructions=21, mix={"vector_float": 2, "scalar_float": 8, "load": 2}, bits=256, share=0.9
+    )
+    cpu = CpuProfile(2, 256, loops=(loop,), sampled=True, shares=CpuShares(native=1.0))
+    context = DiagnosticContext(profile(cpu), Bound.MEMORY)
+    match = registry()["cpu_dependency_chain"].analyze(context)
+    assert match and match.saved_share == pytest.approx(0.9 * 7 / 8)
+    wide = replace(loop, mix={"vector_float": 8, "load": 2})
+    assert (
+        registry()["cpu_dependency_chain"].analyze(
+            DiagnosticContext(profile(replace(cpu, loops=(wide,))), Bound.MEMORY)
+        )
+        is None
+    )
+
+
+def test_data_that_stay_in_a_large_cache_come_from_there() -> None:
+    ceilings = Ceilings(bandwidth=2e10, cached_bandwidth=7e10, cache_bytes=300 << 20, rates={"fp32": 1e11})
+    assert ceilings.bandwidth_for(60e6) == 7e10 and ceilings.bandwidth_for(250e6) == 2e10
+    assert replace(ceilings, cache_bytes=60 << 20).bandwidth_for(1e6) == 2e10

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from kernelpro.diagnose.account import Account
+from kernelpro.diagnose.account.loop_time import arithmetic_ms
 from kernelpro.diagnose.counters import (
     ALL_BOUNDS,
     ATTAINABLE,
@@ -268,7 +269,9 @@ class DiagnosticContext:
             for loop in self.cpu.loops
         )
         share = _REACHED_SCATTERING if scatters else _REACHED
-        return max(share * self.headroom, float(self.headroom**_LITTLE))
+        reached = max(share * self.headroom, float(self.headroom**_LITTLE))
+        arithmetic = arithmetic_ms(self.profile, self.cpu)
+        return max(1.0, min(reached, self.profile.time_ms / arithmetic)) if arithmetic else reached
 
     @property
     def floor_is_valid(self) -> bool:

@@ -53,7 +53,7 @@ def least_ms(profile: Profile) -> LeastTimes:
     """Least times of the task's bytes, matrix operations and other operations."""
     work, ceilings = profile.work, profile.ceilings
     return LeastTimes(
-        1e3 * work.total_bytes / ceilings.bandwidth,
+        1e3 * work.total_bytes / ceilings.bandwidth_for(work.total_bytes),
         1e3 * work.matrix_flops / ceilings.rate(profile.matrix_unit),
         1e3 * work.vector_flops / ceilings.rates["fp32"],
     )
@@ -158,14 +158,15 @@ def position(profile: Profile) -> RooflinePosition:
     work, ceilings = profile.work, profile.ceilings
     flops, nbytes = work.matrix_flops + work.vector_flops, work.total_bytes
     seconds = profile.time_ms / 1e3
+    bandwidth = ceilings.bandwidth_for(nbytes)
     roof = ceilings.rate(profile.matrix_unit) if work.matrix_flops else ceilings.rates["fp32"]
     return RooflinePosition(
         intensity=flops / nbytes if nbytes else 0.0,
-        ridge=roof / ceilings.bandwidth,
+        ridge=roof / bandwidth,
         flops_per_second=flops / seconds if seconds else 0.0,
         bytes_per_second=nbytes / seconds if seconds else 0.0,
         roof_flops=roof,
-        roof_bandwidth=ceilings.bandwidth,
+        roof_bandwidth=bandwidth,
         time_ms=profile.time_ms,
         floor_ms=profile.floor_ms,
         of_floor=profile.floor_ms / profile.time_ms if profile.time_ms else 0.0,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from kernelpro.diagnose.account.loop_time import own_calls, with_outside_time
+from kernelpro.diagnose.account.loop_time import folds_in_order, own_calls, with_outside_time
 from kernelpro.records import CpuLoop, CpuProfile, PartKind, Profile
 
 Parts = defaultdict[PartKind, float]
@@ -125,7 +125,7 @@ def _loop_part(loop: CpuLoop) -> PartKind:
     if computes and 2 * loop.count("double") >= computes:
         return "double_precision"
     serial = loop.chain and loop.accumulators < _WIDE_CHAIN
-    if (serial or loop.carried) and not loop.bits and not loop.count("atomic"):
+    if ((serial or loop.carried) and not loop.bits and not loop.count("atomic")) or folds_in_order(loop):
         return "dependency_chains"
     if (floats or own_calls(loop)) and not loop.bits:
         return "scalar_code"
@@ -162,14 +162,16 @@ def coordination_share(cpu: CpuProfile) -> float:
 
 
 def _observed(call_ms: float, cpu: CpuProfile) -> Parts:
-    """Without samples: native code, torch operators, and the rest."""
+    """Without samples: page faults; the rest in proportion to native code, torch operators and neither."""
     run = cpu.dynamic
     parts: Parts = defaultdict(float)
     native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0
     operators = sum(operator.ms for operator in run.operators or ())
     torch = min(1 - native, operators / run.best_ms) if run.best_ms else 0.0
-    parts["native_code"], parts["torch_operators"] = call_ms * native, call_ms * torch
-    parts["host"] = call_ms * (1 - native - torch)
+    parts["operating_system"] = call_ms * system_share(cpu)
+    rest = call_ms - parts["operating_system"]
+    parts["native_code"], parts["torch_operators"] = rest * native, rest * torch
+    parts["host"] = rest * (1 - native - torch)
     return parts
 
 

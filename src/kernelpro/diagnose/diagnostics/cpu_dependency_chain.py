@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.loop_time import own_calls
+from kernelpro.diagnose.account.loop_time import folds_in_order, own_calls
 from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
@@ -41,6 +41,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 def _has_chain(loop: CpuLoop) -> bool:
     other_cause = loop.strided or loop.math or loop.count("atomic") or loop.bits
     serial = loop.chain > 0 and loop.accumulators <= MAX_CHAINS
+    if folds_in_order(loop):
+        return not (loop.strided or loop.math)
     return (serial or loop.carried > 0) and not other_cause and not own_calls(loop)
 
 
@@ -49,7 +51,8 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cpu",
     analyze=_analyze,
-    trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers",
+    trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers, or "
+    "that add the lanes of a vector one after the other",
     remedy="partial sums, by hand or with #pragma omp simd reduction",
     gain_basis="the loops' share of the time, divided by the floats per vector",
     claims=(

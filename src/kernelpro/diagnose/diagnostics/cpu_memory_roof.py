@@ -10,7 +10,8 @@ NEAR = 1.2
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    profile, nbytes, bandwidth = context.profile, context.work.total_bytes, context.profile.ceilings.bandwidth
+    profile, nbytes = context.profile, context.work.total_bytes
+    bandwidth = profile.ceilings.bandwidth_for(nbytes)
     if not bandwidth or profile.time_ms <= 0:
         raise MissingData("the bandwidth of this machine")
     least = 1e3 * nbytes / bandwidth
@@ -23,7 +24,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("bandwidth of a copy", bandwidth / 1e9, unit="GB/s"),
         ),
         cause=f"{nbytes / 2**20:.0f} MiB in {profile.time_ms:.2f} ms are {achieved / bandwidth:.0%} of a "
-        "large copy's bandwidth",
+        "copy's bandwidth",
         saved_share=max(0.0, 1 - least / profile.time_ms),
         basis="down to the least bytes over the bandwidth of a copy",
         to_floor=True,

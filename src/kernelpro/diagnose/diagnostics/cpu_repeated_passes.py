@@ -30,7 +30,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     shares = [loop.share for loop in passes]
     beside = sum(shares) - max(shares)
     achieved = 1e-6 * context.work.total_bytes / context.profile.time_ms
-    required = context.profile.ceilings.bandwidth / 1e9 / FAR
+    required = context.profile.ceilings.bandwidth_for(context.work.total_bytes) / 1e9 / FAR
     places = ", ".join(dict.fromkeys(loop.where for loop in passes if loop.where))
     return Match(
         evidence=(

@@ -26,15 +26,16 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected, Claim, OutputSpec, 
 from kernelpro.lab.sandbox.process import MAX_PROCESSES, SandboxedProcess
 from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTimeout
 from kernelpro.records import Status
+from kernelpro.records.profiling import MAX_CPU_FLUSH
 
 _MAX_MESSAGE = 6000
 
 
 class Flusher:
-    """Empties the last-level cache by writing twice its size."""
+    """Empties the last-level cache by writing twice its size, or `MAX_CPU_FLUSH` bytes on a CPU."""
 
     def __init__(self, device: str, cache_bytes: int):
-        size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, 128 << 20)
+        size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, MAX_CPU_FLUSH)
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
 
     @property

@@ -1,9 +1,10 @@
 """Speed of light: the device's measured ceilings, and the floor that follows for a task.
 
 The floor is the time of a perfect kernel: the fewest bytes over the bandwidth of a large copy, or the fewest
-operations over the rate of the allowed unit, whichever is longer. `impossible_ms` is the limit that no honest
-kernel can go below: it allows for everything that could make the floor wrong (outputs that stay in cache,
-data that was already cached on the CPU, algorithms with fewer multiplications).
+operations over the rate of the allowed unit, whichever is longer. Where a CPU's cache keeps the data between
+calls, the copy is a cached one. `impossible_ms` is the limit that no honest kernel can go below: it allows
+for everything that could make the floor wrong (outputs that stay in cache, data that was already cached on
+the CPU, algorithms with fewer multiplications).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def compute_unit(device: str, precision: str, dtype: torch.dtype) -> str:
 
 def floor_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
     """The time of a perfect kernel."""
-    moved = (work.read_bytes + work.written_bytes) / ceilings.bandwidth
+    nbytes = work.read_bytes + work.written_bytes
+    moved = nbytes / ceilings.bandwidth_for(nbytes)
     done = work.matrix_flops / ceilings.rates[unit]
     return 1e3 * max(moved, done)
 
