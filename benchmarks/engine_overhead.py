@@ -38,10 +38,12 @@ from kernelpro.search.tree import Tree  # noqa: E402
 OPTIONS = Options(effort="quick", baselines=("eager_fp32",))
 
 
-def judge_folder(pool: LocalPool, task: Task, folder: Path, give_up_ms: float) -> tuple[float, list[Verdict]]:
+def judge_folder(
+    pool: LocalPool, task: Task, folder: Path, give_up_ratio: float
+) -> tuple[float, list[Verdict]]:
     """Seconds to judge all different candidates, submitted at once and with the time limit of a run."""
     started = time.perf_counter()
-    options = replace(OPTIONS, give_up_ms=give_up_ms)
+    options = replace(OPTIONS, give_up_ratio=give_up_ratio)
     different = {path.read_text(): path for path in sorted(folder.glob("*.py"), reverse=True)}
     jobs = [
         Job(path.stem, "judge", task, Candidate.from_file(path), "cpu", options)
@@ -137,11 +139,10 @@ def main() -> None:
         folder = Path(name) / "candidates"
         write_candidates(folder, arguments.candidates)
         task = Task(TASK, "relu")
-        _, first = judge_folder(pool, task, folder, 0.0)  # builds the candidates and prepares the task
-        limit = 3 * next(verdict.times["eager_fp32"].value for verdict in first if verdict.times)
+        judge_folder(pool, task, folder, 0.0)  # builds the candidates and prepares the task
         pairs = []
         for turn in range(3):
-            alone, _ = judge_folder(pool, task, folder, limit)
+            alone, _ = judge_folder(pool, task, folder, 3.0)
             whole, store = search_folder(pool, task, folder, Path(name) / f"runs{turn}", arguments.candidates)
             pairs.append((alone, whole))
             print(f"judge {alone:6.2f} s, run {whole:6.2f} s, ratio {whole / alone:.3f}", flush=True)

@@ -65,7 +65,7 @@ def test_a_verdict_knows_how_near_it_is_to_the_floor() -> None:
 
 def test_options_of_a_candidate_do_not_change_what_a_task_is_prepared_for() -> None:
     candidate = Options(
-        effort="full", disabled_tripwires=("gc",), min_own_share=0.5, give_up_ms=3.0, energy=True
+        effort="full", disabled_tripwires=("gc",), min_own_share=0.5, give_up_ratio=3.0, energy=True
     )
     assert candidate.for_preparation() == Options()
     for task in (Options(baselines=("compile",)), Options(sandbox="process"), Options(call_timeout=1.0)):

@@ -20,6 +20,7 @@ from kernelpro.pools.pool import lost_result
 from kernelpro.records import (
     BaselineSeed,
     Bound,
+    ComparableTimes,
     Diagnosis,
     Job,
     Limits,
@@ -36,6 +37,7 @@ from kernelpro.records import (
 from kernelpro.search.tree import Tree
 
 SEEDS = (BaselineSeed("compile", "torch.compile", "seed = 1"),)
+SCALE = ComparableTimes({"compile": 1.0})
 TIMES = {"seed = 1": 1.0, "design = 2": 0.5, "better = 3": 0.4, "worse = 4": 0.6, "last = 5": 0.3}
 
 
@@ -74,7 +76,7 @@ def run(home: Path) -> dict[int, Assignment]:
 
 
 def attempt(step: Step, parent: Step | None) -> Attempt:
-    return next(event for event in learning.events(step, parent) if isinstance(event, Attempt))
+    return next(event for event in learning.events(step, parent, SCALE) if isinstance(event, Attempt))
 
 
 def test_a_step_is_held_against_its_parent_and_a_fresh_one_against_the_baselines() -> None:
@@ -115,7 +117,7 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
         steps.append(Step(number, 1, "improve", source=str(number), verdict=verdict(ms), **told))  # type: ignore[arg-type]
     memory = RunMemory()
     for step in steps:
-        for event in learning.events(step, parent if step.parent else None):
+        for event in learning.events(step, parent if step.parent else None, SCALE):
             memory.add(event)
     digest = memory.digest(1, 800)
     assert (
@@ -123,7 +125,7 @@ def test_a_hypothesis_goes_into_memory_with_its_mark(tmp_path: Path) -> None:
         and "expected 1.30x, refuted (loads are narrow)" in digest
     )
     knowledge = Knowledge(tmp_path / "knowledge.db")
-    knowledge.add(learning.observations(steps, config, "run-1"))
+    knowledge.add(learning.observations(steps, config, SCALE, "run-1"))
     told = learning.advice(knowledge, config, parent)
     assert (
         "plan x: 1.06x expected (1 of 1 times faster); the last attempt expected 1.30x, confirmed (loads are narrow)"

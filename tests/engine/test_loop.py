@@ -26,6 +26,7 @@ from kernelpro.pools.spool.folder import SpoolFolder
 from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import (
     BaselineSeed,
+    ComparableTimes,
     Interval,
     Limits,
     NoVerdict,
@@ -452,6 +453,8 @@ def test_a_leader_that_beats_no_baseline_has_to_beat_the_compiler(
 ) -> None:
     judge = Judged(step_5=leader, step_1=passed(2.0, "unclear"))
     given = Step(1, 0, "seed", author="torch.compile")
-    outcome = asyncio.run(FinalJudging("done", judge, config()).decide([Step(5, 0, "seed")], [given]))
+    outcome = asyncio.run(
+        FinalJudging("done", judge, config(), ComparableTimes()).decide([Step(5, 0, "seed")], [given])
+    )
     assert judge.asked == asked and outcome.best == best
     assert any("torch.compile's own code" in note for note in outcome.notes) == (best == 1)

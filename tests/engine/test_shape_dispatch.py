@@ -10,8 +10,10 @@ from elsewhere import SELF_TEST, Elsewhere, candidate, task
 
 from kernelpro.engine.export import Winner, package_files, standalone_file
 from kernelpro.engine.shape_dispatch import choose_by_shape, specialists
-from kernelpro.records import Interval, Shape, ShapeTimes, Status, Step, Verdict
+from kernelpro.records import ComparableTimes, Interval, Shape, ShapeTimes, Status, Step, Verdict
 from kernelpro.records.shapes import mean_times, total_speedup
+
+MEASURED = ComparableTimes()
 
 
 def verdict(*times: float) -> Verdict:
@@ -38,21 +40,21 @@ def verdict(*times: float) -> Verdict:
 
 def test_shapes_get_their_own_kernels_if_one_for_all_costs_more_than_five_percent() -> None:
     passed = {3: verdict(1.0, 4.0), 4: verdict(4.0, 1.0), 5: verdict(2.0, 2.0)}
-    steps, together = choose_by_shape(passed, 5)
+    steps, together = choose_by_shape(MEASURED, passed, 5)
     assert steps == (3, 4) and together.times["candidate"].value == 1.0
     assert together.speedup["eager_fp32"].value == 8.0 and "step 3 for 0x8" in together.reason
     near = {3: verdict(1.0, 1.05), 4: verdict(1.05, 1.0)}
-    assert choose_by_shape(near, 3) == ((), near[3])
+    assert choose_by_shape(MEASURED, near, 3) == ((), near[3])
     single = {1: verdict(2.0)}
-    assert choose_by_shape(single, 1) == ((), single[1])
+    assert choose_by_shape(MEASURED, single, 1) == ((), single[1])
 
 
 def test_the_fastest_for_each_shape_is_a_finalist() -> None:
     steps = [
         Step(n, 0, "seed", verdict=v) for n, v in ((1, verdict(1, 9)), (2, verdict(3, 3)), (3, verdict(9, 1)))
     ]
-    assert [step.number for step in specialists(steps)] == [1, 3]
-    assert specialists([Step(1, 0, "seed", verdict=verdict(1.0))]) == []
+    assert [step.number for step in specialists(MEASURED, steps)] == [1, 3]
+    assert specialists(MEASURED, [Step(1, 0, "seed", verdict=verdict(1.0))]) == []
 
 
 @pytest.fixture

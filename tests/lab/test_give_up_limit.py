@@ -10,12 +10,12 @@ from kernelpro.records import Candidate, Job, Options, ProbeData, Progress, Reco
 
 BAD = Path(__file__).parents[1] / "bad"
 NOTE = "timing stopped early: slower than the limit"
-NOBODY_MS, ANYBODY_MS = 1e-6, 1e9
-"""Limits that no call and that every call keeps."""
+NOBODY, ANYBODY = 1e-9, 1e9
+"""Multiples of the baseline's time that no call and that every call keeps."""
 
 
-def judged(worker: JobRunner, candidate: str, give_up_ms: float) -> Verdict:
-    options = Options(effort="quick", baselines=("eager_fp32",), give_up_ms=give_up_ms)
+def judged(worker: JobRunner, candidate: str, give_up_ratio: float) -> Verdict:
+    options = Options(effort="quick", baselines=("eager_fp32",), give_up_ratio=give_up_ratio)
     result = worker.run(
         Job(
             "test",
@@ -41,8 +41,8 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
 
     worker = JobRunner(launcher, tell)
     try:
-        free, kept, stopped = (judged(worker, "good.py", limit) for limit in (0.0, ANYBODY_MS, NOBODY_MS))
-        wrong = judged(worker, "nan.py", NOBODY_MS)
+        free, kept, stopped = (judged(worker, "good.py", limit) for limit in (0.0, ANYBODY, NOBODY))
+        wrong = judged(worker, "nan.py", NOBODY)
     finally:
         worker.close()
     assert [verdict.status for verdict in (free, kept, stopped)] == [Status.PASSED] * 3

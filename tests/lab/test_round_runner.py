@@ -103,7 +103,7 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
         output_spec=OutputSpec((((4096,), torch.float32),)),
         target="cuda",
         inputs=lambda seed: [],
-        options=SimpleNamespace(effort="quick", give_up_ms=0.0, call_timeout=1.0),
+        options=SimpleNamespace(effort="quick", give_up_ratio=0.0, call_timeout=1.0),
     )
     base = Sample(0.2, 2.0, sealed=True, calls=8, proven=True)
     baselines: Any = SimpleNamespace(
@@ -154,7 +154,7 @@ def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ah
         output_spec=OutputSpec((((4096,), torch.float32),)),
         target="cuda",
     )
-    bench.options = SimpleNamespace(effort="normal", give_up_ms=0.0)
+    bench.options = SimpleNamespace(effort="normal", give_up_ratio=0.0)
     before = Rounds(
         {"compile": [Sample(1.0, 1.6, index % 2 == 0, input_write_ms=0.1) for index in range(20)]}
     )

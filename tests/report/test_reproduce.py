@@ -48,7 +48,7 @@ OTHERS: dict[str, Any] = {
         "build_timeout": 1.5,
         "call_timeout": 2.5,
         "memory_gib": 3.0,
-        "give_up_ms": 4.0,
+        "give_up_ratio": 4.0,
         "energy": True,
         "energy_baseline": "compile",
         "guards": False,

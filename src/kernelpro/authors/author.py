@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from kernelpro.records import (
     Action,
+    ComparableTimes,
     Cost,
     Finding,
     Graph,
@@ -121,6 +122,11 @@ class Assignment:
     """What earlier runs have learned."""
     hints: tuple[str, ...] = ()
     """What the user asks for, in words."""
+
+    @property
+    def times(self) -> ComparableTimes:
+        """The scale on which candidates are compared."""
+        return ComparableTimes(self.baselines, self.shapes)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kernelpro.diagnose import guidance
 from kernelpro.engine import export, model_costs
 from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.llm.transcripts import FILE, TranscriptEntry, Transcripts
-from kernelpro.records import BadInput, Outcome, Step, Verdict
+from kernelpro.records import BadInput, ComparableTimes, Outcome, Step, Verdict
 from kernelpro.report import pareto_plot, wording
 from kernelpro.report.reproduce import runs_dir_option
 
@@ -36,12 +36,13 @@ def list_runs(options: RunsOptions) -> int:
         try:
             store = RunStore(path.parent)
             config, steps, outcome, state = store.config(), store.steps(), store.outcome(), store.state()
+            times = ComparableTimes.of(store.task_facts())
             started = datetime.fromtimestamp(store.created).isoformat(sep=" ", timespec="minutes")
             store.close()
         except BadInput as error:
             print_error(str(error))
             continue
-        best = _describe_best(outcome, steps)
+        best = _describe_best(outcome, steps, times)
         name, task, count = path.parent.name, config.task.name, len(steps)
         if options.json:
             print(json.dumps({"run": name, "task": task, "steps": count, "state": state, "best": best}))
@@ -53,11 +54,12 @@ def list_runs(options: RunsOptions) -> int:
     return 0
 
 
-def _describe_best(outcome: Outcome | None, steps: list[Step]) -> str:
+def _describe_best(outcome: Outcome | None, steps: list[Step], times: ComparableTimes) -> str:
     """The speedup of the winner; of the fastest step if the run has not ended."""
     verdict, so_far = outcome.verdict if outcome else None, ""
     if outcome is None:
-        fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or 0.0, default=None)
+        passed = [step for step in steps if step.ms]
+        fastest = min(passed, key=lambda step: times.ms(step) or 0.0, default=None)
         verdict, so_far = fastest.verdict if fastest else None, " so far"
     if verdict is None:
         return ""
@@ -109,7 +111,7 @@ def _last_verdict(step: Step, outcome: Outcome | None) -> Verdict | None:
 
 def _write_plot(store: RunStore, path: Path) -> None:
     steps = store.steps()
-    points = pareto_plot.points(store.outcome(), steps)
+    points = pareto_plot.points(store.outcome(), steps, ComparableTimes.of(store.task_facts()))
     if not points:
         energies = [step.verdict.energy for step in steps if step.verdict and step.verdict.energy]
         reason = f": {energies[0].unavailable}" if energies else ""

@@ -10,6 +10,7 @@ from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     Candidate,
+    ComparableTimes,
     Effort,
     Energy,
     Job,
@@ -40,26 +41,25 @@ class Evaluator:
     store: RunStore
     submit: SubmitJob
     emit: Callable[[RunEvent], None]
-    baselines: dict[str, float]
-    """Milliseconds by name."""
+    times: ComparableTimes
 
     async def evaluate(
-        self, step: Step, judged_code: dict[str, int], max_energy_ms: float, best_ms: float
+        self, step: Step, judged_code: dict[str, int], max_energy_ms: float, best_speedup: float
     ) -> Step:
         """The step with its verdict, and with its tunables at their best point.
 
         `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate
-        takes at most `max_energy_ms`. `best_ms`: the best candidate so far; 0: there is none.
+        takes at most `max_energy_ms`. `best_speedup`: that of the best candidate so far; 0: there is none.
         """
         self.emit(StepProgress(step.number, "judging"))
-        options = replace(self.config.options, give_up_ms=_GIVE_UP_RATIO * min(self.baselines.values()))
+        options = replace(self.config.options, give_up_ratio=_GIVE_UP_RATIO)
         job = self._job(step.number, self.store.source(step.source), options)
         result = await self.submit(
             replace(
                 job,
                 judged_code=tuple(judged_code),
                 tune_points=self.config.tune_points,
-                tune_below_ms=_TUNE_RATIO * best_ms,
+                tune_above_speedup=best_speedup / _TUNE_RATIO,
             )
         )
         data = result.data if isinstance(result.data, JudgeData) else JudgeData()
@@ -77,7 +77,8 @@ class Evaluator:
             judged = replace(judged, note=f"its tunables were not searched: {data.tuning_error}")
         if data.tuned_source:
             judged = replace(judged, final_source=self.store.save_source(data.tuned_source))
-        return await self._with_energy(judged) if judged.ms and judged.ms <= max_energy_ms else judged
+        ms = self.times.ms(judged)
+        return await self._with_energy(judged) if ms and ms <= max_energy_ms else judged
 
     async def _with_energy(self, step: Step) -> Step:
         """The step with the energy in its verdict.
@@ -108,7 +109,8 @@ class Evaluator:
         """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the
         ratios of its candidates can be compared."""
         energy = self.config.objective != "speed"
-        fastest = min(self.baselines, key=lambda name: self.baselines[name])
+        baselines = self.times.baselines
+        fastest = min(baselines, key=lambda name: baselines[name])
         return replace(
             self.config.options, effort=effort, energy=energy, energy_baseline=fastest if energy else ""
         )

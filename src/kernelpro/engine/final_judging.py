@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kernelpro.engine import objective
 from kernelpro.engine.shape_dispatch import choose_by_shape
-from kernelpro.records import Outcome, RunConfig, Status, Step, Verdict
+from kernelpro.records import ComparableTimes, Outcome, RunConfig, Status, Step, Verdict
 
 
 @dataclass
@@ -26,6 +26,7 @@ class FinalJudging:
     judge: Callable[[Step], Awaitable[Verdict]]
     """Judges a step at full length."""
     config: RunConfig
+    times: ComparableTimes
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     """By step."""
 
@@ -54,8 +55,8 @@ class FinalJudging:
         if self.verdicts[best].faster == "no":
             reason = self.verdicts[best].reason.removeprefix("correct; ")
             notes += (f"the winner is {reason}: keep that baseline",)
-        notes += objective.notes(self.config, self._passed(), best)
-        by_shape, verdict = choose_by_shape(self._passed(), best)
+        notes += objective.notes(self.config, self.times, self._passed(), best)
+        by_shape, verdict = choose_by_shape(self.times, self._passed(), best)
         return Outcome(self.reason, best, verdict, tuple(self.verdicts), notes, by_shape=by_shape)
 
     async def _judge(self, steps: list[Step]) -> None:
@@ -67,4 +68,4 @@ class FinalJudging:
         return {n: verdict for n, verdict in self.verdicts.items() if verdict.status is Status.PASSED}
 
     def _best(self) -> int | None:
-        return objective.best(self.config, self._passed())
+        return objective.best(self.config, self.times, self._passed())

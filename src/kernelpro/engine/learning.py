@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from kernelpro.memory.knowledge import Knowledge, Observation
 from kernelpro.memory.run_memory import Attempt, Fact, MemoryEvent, NodeError, describe_expectation
-from kernelpro.records import NoVerdict, RunConfig, Status, Step, Verdict
+from kernelpro.records import ComparableTimes, NoVerdict, RunConfig, Status, Step, Verdict
 
 _FAMILIES = (
     ("convolution", r"conv"),
@@ -39,7 +39,7 @@ def family(source: str) -> str:
     return next((name for name, pattern in _FAMILIES if re.search(pattern, source)), "element-wise")
 
 
-def events(step: Step, parent: Step | None) -> Iterator[MemoryEvent]:
+def events(step: Step, parent: Step | None, times: ComparableTimes) -> Iterator[MemoryEvent]:
     """What a settled step adds to the memory of the run."""
     if step.source and step.no_verdict is not NoVerdict.INTERNAL_ERROR:
         failure = "" if step.ms else _failure(step)
@@ -49,11 +49,11 @@ def events(step: Step, parent: Step | None) -> Iterator[MemoryEvent]:
             step.parent,
             step.plan or step.author or "no plan",
             step.hypothesis,
-            None if failure else _gain(step, parent),
+            None if failure else _gain(step, parent, times),
             failure,
             step.details.expected_speedup,
             fresh,
-            step.ms,
+            times.ms(step),
         )
         if step.verdict and step.verdict.status in (Status.BUILD_FAILED, Status.CRASHED, Status.WRONG):
             yield NodeError(step.number, step.verdict.reason)
@@ -64,20 +64,23 @@ def _failure(step: Step) -> str:
     return f"{step.verdict.status}: {step.verdict.reason}" if step.verdict else step.note or "failed"
 
 
-def _gain(step: Step, parent: Step | None) -> float:
+def _gain(step: Step, parent: Step | None, times: ComparableTimes) -> float:
     """Speed-up over its parent; over the fastest baseline if the parent has no time."""
-    if parent and parent.ms and step.ms:
-        return parent.ms / step.ms
+    if gain := times.gain(step, parent):
+        return gain
     ratios = step.verdict.speedup.values() if step.verdict else ()
     return min((ratio.value for ratio in ratios), default=1.0)
 
 
-def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator[Observation]:
+def observations(
+    steps: Iterable[Step], config: RunConfig, times: ComparableTimes, run: str
+) -> Iterator[Observation]:
     """The observations for later runs: each working step compared with its parent."""
     by_number = {step.number: step for step in steps}
     for step in by_number.values():
         parent = by_number.get(step.parent)
-        if not (step.ms and step.plan and parent and parent.ms and parent.diagnosis and step.verdict):
+        gain = times.gain(step, parent)
+        if not (gain and step.plan and parent and parent.diagnosis and step.verdict):
             continue
         yield Observation(
             method=step.plan,
@@ -85,17 +88,17 @@ def observations(steps: Iterable[Step], config: RunConfig, run: str) -> Iterator
             hardware=_hardware(step.verdict, config),
             language=step.verdict.language,
             family=family(config.task.source),
-            gain=math.log(parent.ms / step.ms),
-            conditions=_expected(step, parent),
+            gain=math.log(gain),
+            conditions=_expected(step, parent, times),
             run=run,
             node=str(step.number),
             date=datetime.now(UTC).date().isoformat(),
         )
 
 
-def _expected(step: Step, parent: Step) -> str:
+def _expected(step: Step, parent: Step, times: ComparableTimes) -> str:
     """The step's hypothesis, and whether it was confirmed; empty if it expected no speed-up."""
-    attempts = (event for event in events(step, parent) if isinstance(event, Attempt))
+    attempts = (event for event in events(step, parent, times) if isinstance(event, Attempt))
     return next((describe_expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
 
 

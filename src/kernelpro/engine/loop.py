@@ -50,6 +50,7 @@ from kernelpro.memory.knowledge import Knowledge
 from kernelpro.pools.pool import Pool, ResultPending
 from kernelpro.records import (
     BadInput,
+    ComparableTimes,
     Job,
     NoVerdict,
     Outcome,
@@ -170,7 +171,8 @@ class Engine(RunState):
             with suppress(ResultPending):  # the run does not wait for a result from outside
                 await self._profiler.ensure_profiled(outcome.best)
         if previous is None and self._knowledge.enabled:
-            self._knowledge.add(learning.observations(self.steps.values(), self._config, self._store.id))
+            steps = self.steps.values()
+            self._knowledge.add(learning.observations(steps, self._config, self.times, self._store.id))
         return outcome
 
     async def _drain(self) -> list[Step | BaseException]:
@@ -193,8 +195,9 @@ class Engine(RunState):
 
     async def _prepare(self) -> None:
         facts = await measure_task(self._store, self._config, self._submit)
+        self.times = ComparableTimes.of(facts)
         self.tree = Tree(facts.baseline_ms, facts.floor_ms, len(facts.seeds), self._config.limits.candidates)
-        self._evaluator = Evaluator(self._config, self._store, self._submit, self._emit, facts.baselines)
+        self._evaluator = Evaluator(self._config, self._store, self._submit, self._emit, self.times)
         self._profiler = StepProfiler(
             self._config, self._store, self._submit, self._emit, self.steps, self._save, facts.baselines
         )
@@ -354,11 +357,9 @@ class Engine(RunState):
         first = self._first_with[step.details.fingerprint]
         if first != step.number:
             return _duplicate(step, first)
-        assert self.facts
-        parent = self.steps.get(step.parent)
-        max_energy_ms = objective.max_energy_ms(self._config, self.facts.baseline_ms, parent)
+        max_energy_ms = objective.max_energy_ms(self._config, self.times, self.steps.get(step.parent))
         return await self._evaluator.evaluate(
-            step, self._judged_code(step), max_energy_ms, self._best_ms(step)
+            step, self._judged_code(step), max_energy_ms, self._best_speedup(step)
         )
 
     async def _submit(self, job: Job) -> Result:
@@ -423,7 +424,7 @@ class Engine(RunState):
         if not (diagnostic and parent and parent.diagnosis):
             return
         finding = next((f for f in parent.diagnosis.findings if f.diagnostic == diagnostic), None)
-        if finding and (gain := objective.gain_of_advice(finding, parent, step)):
+        if finding and (gain := objective.gain_of_advice(finding, self.times, parent, step)):
             load_track_record(self._config).add(finding.diagnostic, finding.gain.factor, gain)
 
     # --- 5: final judging ------------------------------------------------------------------------------
@@ -431,15 +432,17 @@ class Engine(RunState):
     async def _judge_finalists(self, reason: str) -> Outcome:
         ranked = [self.steps[node.id] for node in self.tree.ranked()]
         seeds = [step for step in ranked if step.number <= self._author_state.seeds]
-        final = FinalJudging(reason, self._judge_fully, self._config)
-        outcome = await final.decide(objective.finalists(self._config, ranked), seeds)
+        final = FinalJudging(reason, self._judge_fully, self._config, self.times)
+        finalists = objective.finalists(self._config, self.times, ranked)
+        outcome = await final.decide(finalists, seeds)
         verdicts = {step.number: step.verdict for step in self.steps.values()}
         unanswered = (
             reason == self._author_state.missing_answers_reason
             and self._author_state.is_unreachable
             and not self.budget.exhausted()
         )
-        return replace(outcome, front=objective.front(verdicts | final.verdicts), unanswered=unanswered)
+        front = objective.front(self.times, verdicts | final.verdicts)
+        return replace(outcome, front=front, unanswered=unanswered)
 
     async def _judge_fully(self, step: Step) -> Verdict:
         if not self._config.finalists and step.verdict:

@@ -9,7 +9,8 @@ Measuring energy takes half a minute per candidate. During the search only candi
 speed are measured; in the final judging, all that may win. All energies are ratios to a baseline that is
 measured in alternation with the candidate, so that the temperature of the board does not decide.
 
-The tree ranks candidates by one number, a time. For the energy objectives this is the equivalent time:
+Times are comparable times (records/comparable.py): speed-ups over the run's baseline, as milliseconds. The
+tree ranks candidates by one number, a time. For the energy objectives this is the equivalent time:
 
     edp               ms x sqrt(power ratio)    because edp ratio = time ratio^2 x power ratio
     energy-at-speed   ms x (power ratio)^w      w: a fifth less power is worth the tolerance; more no more
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kernelpro.engine.shape_dispatch import specialists
-from kernelpro.records import Energy, Finding, Point, RunConfig, Step, Verdict
+from kernelpro.records import ComparableTimes, Energy, Finding, Point, RunConfig, Step, Verdict
 
 _ENERGY_RANGE = {"energy-at-speed": 1.0, "edp": 1.25}
 """Energy is measured up to this multiple of the parent's time (and the tolerance). For edp a slower kernel
@@ -38,39 +39,41 @@ _RETIMING_SPREAD = 0.05
 %."""
 
 
-def max_energy_ms(config: RunConfig, baseline_ms: float, parent: Step | None) -> float:
+def max_energy_ms(config: RunConfig, times: ComparableTimes, parent: Step | None) -> float:
     """The time up to which a new candidate's energy is measured; 0: never."""
     if config.objective == "speed":
         return 0.0
-    base = parent.ms if parent and parent.ms else baseline_ms
+    base = times.ms(parent) or min(times.baselines.values())
     return _ENERGY_RANGE[config.objective] * (1 + config.speed_tolerance) * base
 
 
-def cost_ms(config: RunConfig, step: Step) -> float | None:
+def cost_ms(config: RunConfig, times: ComparableTimes, step: Step) -> float | None:
     """The equivalent time of a step, by which the tree ranks it; None if it failed."""
-    energy = _measured(step.verdict)
-    if step.ms is None or energy is None or config.objective == "speed":
-        return step.ms
+    ms, energy = times.ms(step), _measured(step.verdict)
+    if ms is None or energy is None or config.objective == "speed":
+        return ms
     power = energy.ratio["power"].value
     if config.objective == "edp":
-        return step.ms * math.sqrt(power)
+        return ms * math.sqrt(power)
     limit = math.log1p(config.speed_tolerance)
     change = limit * math.log(power) / math.log(1 / _FULL_POWER_SAVING)
-    return step.ms * math.exp(max(-limit, min(limit, change)))
+    return ms * math.exp(max(-limit, min(limit, change)))
 
 
-def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
+def finalists(config: RunConfig, times: ComparableTimes, ranked: Iterable[Step]) -> list[Step]:
     """The steps to judge again: the first few, if they may be the fastest. For the energy objectives the
     fastest, the first few, and all that may win. Of a task with several shapes, also the fastest for each."""
     steps, count = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
-        chosen = {step.number: step for step in (*_perhaps_fastest(steps[:count]), *specialists(steps))}
+        near_best = _perhaps_fastest(times, steps[:count])
+        chosen = {step.number: step for step in (*near_best, *specialists(times, steps))}
         return list(chosen.values())
-    fastest = min((step for step in steps if step.ms), key=lambda step: step.ms or math.inf, default=None)
-    if fastest is None or fastest.ms is None:
+    ms = {step.number: time for step in steps if (time := times.ms(step))}
+    if not ms:
         return steps[:count]
-    limit = (1 + config.speed_tolerance) * fastest.ms
-    near = {step.number for step in steps if step.ms and step.ms <= limit}
+    limit = (1 + config.speed_tolerance) * min(ms.values())
+    fastest = next(step for step in steps if ms.get(step.number) == min(ms.values()))
+    near = {number for number, time in ms.items() if time <= limit}
     quantity = _quantity(config)
     energies = {
         step.number: energy
@@ -90,13 +93,18 @@ def finalists(config: RunConfig, ranked: Iterable[Step]) -> list[Step]:
     return list(chosen.values())[: max(count, _MAX_FINALISTS)]
 
 
-def _perhaps_fastest(steps: list[Step]) -> list[Step]:
-    times = {step.number: step.verdict.times["candidate"] for step in steps if step.verdict and step.ms}
-    limit = (1 + _RETIMING_SPREAD) * min((time.high for time in times.values()), default=math.inf)
-    return [step for step in steps if step.number not in times or times[step.number].low <= limit]
+def _perhaps_fastest(times: ComparableTimes, steps: list[Step]) -> list[Step]:
+    ms = {step.number: time for step in steps if (time := times.interval(step.verdict))}
+    limit = (1 + _RETIMING_SPREAD) * min((time.high for time in ms.values()), default=math.inf)
+    return [step for step in steps if step.number not in ms or ms[step.number].low <= limit]
 
 
-def best(config: RunConfig, passed: Mapping[int, Verdict]) -> int | None:
+def _milliseconds(times: ComparableTimes, passed: Mapping[int, Verdict]) -> dict[int, float]:
+    intervals = {number: times.interval(verdict) for number, verdict in passed.items()}
+    return {number: interval.value for number, interval in intervals.items() if interval}
+
+
+def best(config: RunConfig, times: ComparableTimes, passed: Mapping[int, Verdict]) -> int | None:
     """The winner among the steps that passed.
 
     If the energy of the fastest is unknown, it counts as having the baseline's power: only a step that surely
@@ -104,7 +112,7 @@ def best(config: RunConfig, passed: Mapping[int, Verdict]) -> int | None:
     """
     if not passed:
         return None
-    ms = {number: verdict.times["candidate"].value for number, verdict in passed.items()}
+    ms = _milliseconds(times, passed)
     fastest = min(ms, key=lambda number: ms[number])
     if config.objective == "speed":
         return fastest
@@ -127,14 +135,17 @@ def best(config: RunConfig, passed: Mapping[int, Verdict]) -> int | None:
     return min(eligible, key=lambda number: eligible[number].ratio[_quantity(config)].value, default=fastest)
 
 
-def notes(config: RunConfig, passed: Mapping[int, Verdict], winner: int) -> tuple[str, ...]:
+def notes(
+    config: RunConfig, times: ComparableTimes, passed: Mapping[int, Verdict], winner: int
+) -> tuple[str, ...]:
     """What energy meant for the choice of the winner."""
     if config.objective == "speed":
         return ()
     energy = _measured(passed[winner])
     if energy is None:
         return (f"energy did not decide: {_why_unknown(passed[winner])}",)
-    fastest = min(passed, key=lambda number: passed[number].times["candidate"].value)
+    ms = _milliseconds(times, passed)
+    fastest = min(ms, key=lambda number: ms[number])
     if winner == fastest:
         limited = f"step {winner} runs at the board's power limit, where energy is proportional to time"
         return (limited,) if energy.is_power_limited else ()
@@ -143,7 +154,7 @@ def notes(config: RunConfig, passed: Mapping[int, Verdict], winner: int) -> tupl
         unknown = f"the energy of step {fastest}, the fastest, is unknown: {_why_unknown(passed[fastest])}"
         return (f"step {winner} takes less power than {energy.baseline}; {unknown}",)
     less = 1 - energy.ratio["energy"].value / other.ratio["energy"].value
-    slower = passed[winner].times["candidate"].value / passed[fastest].times["candidate"].value - 1
+    slower = ms[winner] / ms[fastest] - 1
     overlap = energy.ratio["energy"].high >= other.ratio["energy"].low
     return (
         f"step {winner} takes {less:.1%} less energy than step {fastest}, the fastest, "
@@ -173,7 +184,7 @@ def describe_energy(step: Step) -> str:
     )
 
 
-def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
+def front(times: ComparableTimes, verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
     """All candidates with a known energy, fastest first; `best` marks the Pareto front of time and energy.
 
     All candidates of a run are measured against the same baseline; one that was not is left out.
@@ -181,13 +192,13 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
     points = [
         Point(
             number,
-            verdict.times["candidate"].value,
+            time.value,
             energy.joules["candidate"].value,
             energy.ratio["energy"],
             energy.baseline,
         )
         for number, verdict in verdicts.items()
-        if verdict and (energy := _measured(verdict))
+        if (energy := _measured(verdict)) and (time := times.interval(verdict))
     ]
     baseline = _most_common(point.baseline for point in points)
     comparable = [point for point in points if point.baseline == baseline]
@@ -198,13 +209,15 @@ def front(verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
     return tuple(marked)
 
 
-def gain_of_advice(finding: Finding, parent: Step, step: Step) -> float | None:
+def gain_of_advice(finding: Finding, times: ComparableTimes, parent: Step, step: Step) -> float | None:
     """The factor by which a step improved on its parent in the finding's own measure: speed or energy. None
     if unknown."""
     if finding.objective == "speed":
-        return parent.ms / step.ms if parent.ms and step.ms else None
+        return times.gain(step, parent)
     before, after = _measured(parent.verdict), _measured(step.verdict)
-    return before.ratio["energy"].value / after.ratio["energy"].value if before and after else None
+    if not (before and after and before.baseline == after.baseline):
+        return None
+    return before.ratio["energy"].value / after.ratio["energy"].value
 
 
 def _quantity(config: RunConfig) -> str:

@@ -17,7 +17,7 @@ from kernelpro.engine.budget import Budget
 from kernelpro.engine.steering import Steering, raised
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.run_memory import RunMemory
-from kernelpro.records import BadInput, RunConfig, Step, StepDetails, TaskFacts
+from kernelpro.records import BadInput, ComparableTimes, RunConfig, Step, StepDetails, TaskFacts
 from kernelpro.records.events import (
     BranchClosed,
     BudgetAdded,
@@ -42,6 +42,8 @@ class RunState(ABC):
     """What is known of the task; None until it is measured."""
     tree: Tree
     """Set as soon as the task is measured."""
+    times: ComparableTimes
+    """Likewise: the scale on which steps are compared."""
     _author_state: AuthorState
 
     def __init__(self, store: RunStore, author: Author, on_event: OnEvent):
@@ -96,19 +98,20 @@ class RunState(ABC):
 
     def _apply(self, step: Step) -> None:
         """Enter a settled step into the tree, the budget, the author's state and the memory."""
-        self.tree.settle(step.number, objective.cost_ms(self._config, step), void=step.verdict is None)
+        cost_ms = objective.cost_ms(self._config, self.times, step)
+        self.tree.settle(step.number, cost_ms, void=step.verdict is None)
         self.budget.settle(step)
         self._author_state.record(step)
         if step.number > self._author_state.seeds:  # the compiler's code is not the author's experience
-            for event in learning.events(step, self.steps.get(step.parent)):
+            for event in learning.events(step, self.steps.get(step.parent), self.times):
                 self._memory.add(event)
 
-    def _best_ms(self, step: Step) -> float:
-        """The time of the best candidate among steps that were settled when this step was chosen, so that a
-        resumed run sees the same; 0 without any."""
+    def _best_speedup(self, step: Step) -> float:
+        """The speed-up over the fastest baseline of the best candidate among steps that were settled when
+        this step was chosen, so that a resumed run sees the same; 0 without any."""
         settled = range(1, step.number - self._config.concurrency + 1)
-        times = [self.steps[number].ms for number in settled if number in self.steps]
-        return min((ms for ms in times if ms), default=0.0)
+        times = [self.times.ms(self.steps.get(number)) for number in settled]
+        return max((self.tree.baseline_ms / ms for ms in times if ms), default=0.0)
 
     def _judged_code(self, step: Step) -> dict[str, int]:
         """Earlier steps by the hash of their machine code: only those that were settled when this step was

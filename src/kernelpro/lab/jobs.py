@@ -225,25 +225,11 @@ class JobRunner:
         judges = self._warm_judges(job)
         if job.options.energy and len(judges) > 1:
             raise BadInput("energy is measured for one shape: judge this task without energy, or one shape")
-        self._share_time_limit(job, judges)
 
         def judge(number: int) -> Verdict:
             return judges[number].judge(candidate, job.judged_code if number == 0 else ())
 
         return judge_shapes(judge, shares(job.task.shapes))
-
-    def _share_time_limit(self, job: Job, judges: list[Judge]) -> None:
-        """The limit for slow candidates is one of the mean time: each shape gets its part of it."""
-        assert job.task
-        if not job.options.give_up_ms or len(judges) == 1 or any(judge.not_scorable for judge in judges):
-            return
-        fastest = [
-            min(judge.baselines.time_ms(n).value for n in judge.baselines.variants) for judge in judges
-        ]
-        mean = sum(share * ms for share, ms in zip(shares(job.task.shapes), fastest, strict=True))
-        for judge, ms in zip(judges, fastest, strict=True):
-            limit = job.options.give_up_ms * ms / mean
-            judge.bench.options = replace(judge.bench.options, give_up_ms=limit)
 
     def _with_access_location(self, job: Job, bench: Bench, verdict: Verdict) -> Result:
         """The verdict, with the location of an illegal memory access if the job asks for it."""
@@ -261,9 +247,9 @@ class JobRunner:
                 return Result(job.id, verdict=verdict)
         except BadInput as error:
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
-        ms = verdict.times["candidate"].value
-        if 0 < job.tune_below_ms < ms:
-            reason = f"it takes {ms:.4g} ms, and only kernels below {job.tune_below_ms:.4g} ms are tuned"
+        speedup, limit = min(ratio.value for ratio in verdict.speedup.values()), job.tune_above_speedup
+        if speedup < limit:
+            reason = f"it is {speedup:.2f}x as fast as the fastest baseline, and the limit is {limit:.2f}x"
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=reason))
         judge = _VariantJudge(self, job, candidate, seconds)
         rng = random.Random(candidate.id)
@@ -426,7 +412,7 @@ class _VariantJudge:
 
     def _variant(self, source: str) -> Job:
         assert self._job.candidate
-        options = replace(self._job.options, give_up_ms=0.0)
+        options = replace(self._job.options, give_up_ratio=0.0)
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=options)
 
 

@@ -48,6 +48,7 @@ class Attempt:
     is_fresh: bool = False
     """It has no parent with a time: a new design, or the fix of a failure."""
     ms: float | None = None
+    """Its comparable time (records/comparable.py)."""
 
     def __post_init__(self) -> None:
         if (self.gain is None) == (not self.failure):

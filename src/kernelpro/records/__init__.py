@@ -6,6 +6,7 @@ Standard library only: the lab reads and writes them on hosts that have only Pyt
 from kernelpro.records import folders
 from kernelpro.records.account import AccountPart, PartKind
 from kernelpro.records.base import BadInput, InternalError, Record, digest
+from kernelpro.records.comparable import ComparableTimes
 from kernelpro.records.cpu_profile import CpuLoop, CpuProfile, CpuRun
 from kernelpro.records.energy import Energy, EnergyWindow, Objective
 from kernelpro.records.graph import Graph, Node
@@ -91,6 +92,7 @@ __all__ = [
     "BuildData",
     "Candidate",
     "Ceilings",
+    "ComparableTimes",
     "CompilerReport",
     "Copy",
     "Cost",

@@ -38,8 +38,8 @@ class Job(Record):
     """Baselines that a study job returns as candidates."""
     tune_points: int = 0
     """How many points of its tunables a judge job may try once the candidate has passed."""
-    tune_below_ms: float = 0.0
-    """Candidates that take longer are not tuned; 0: no limit."""
+    tune_above_speedup: float = 0.0
+    """Candidates with a smaller speed-up over the fastest baseline are not tuned; 0: all are."""
     sanitize: bool = False
     """Whether a judge job runs a candidate with an illegal memory access again under compute-sanitizer, if
     that is installed, to report the line."""

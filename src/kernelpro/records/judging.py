@@ -158,8 +158,9 @@ class Options(Record):
     """Seconds that a call, importing the candidate or constructing it may take, without compilers."""
     memory_gib: float = 0.0
     """Host memory that a candidate may use; 0: three quarters of the machine's."""
-    give_up_ms: float = field(default=0.0, metadata=PER_CANDIDATE)
-    """Stop timing a candidate whose median after a few rounds is above this; 0: never."""
+    give_up_ratio: float = field(default=0.0, metadata=PER_CANDIDATE)
+    """Stop timing a candidate that after a few rounds takes this many times as long as the fastest baseline;
+    0: never."""
     guards: bool = field(default=True, metadata=PER_CANDIDATE)
     """Whether to look for writes out of bounds of a candidate that passes."""
     energy: bool = field(default=False, metadata=PER_CANDIDATE)

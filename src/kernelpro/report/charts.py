@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Step, TaskFacts
+from kernelpro.records import ComparableTimes, Step, TaskFacts
 from kernelpro.records.events import RunEvent, RunStarted, StepProgress
 from kernelpro.report.schema import ProgressPoint, RooflineChart, RooflineStop
 
@@ -23,16 +23,17 @@ def working_seconds(events: Iterable[tuple[float, RunEvent]]) -> dict[int, float
     return seconds
 
 
-def progress(steps: Iterable[Step], store: RunStore) -> tuple[ProgressPoint, ...]:
+def progress(steps: Iterable[Step], store: RunStore, times: ComparableTimes) -> tuple[ProgressPoint, ...]:
     """A point for every settled step."""
     seconds, best, points, dollars = working_seconds(store.events()), None, [], 0.0
     for step in steps:
         if step.stage != "settled":
             continue
-        if step.ms is not None and (best is None or step.ms < best):
-            best = step.ms
+        ms = times.ms(step)
+        if ms is not None and (best is None or ms < best):
+            best = ms
         dollars += step.cost.dollars
-        point = ProgressPoint(step.number, seconds.get(step.number), step.state, step.ms, best, dollars)
+        point = ProgressPoint(step.number, seconds.get(step.number), step.state, ms, best, dollars)
         points.append(point)
     return tuple(points)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from kernelpro.engine import model_costs
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Hardware, Outcome, RunConfig, Step, TaskFacts, Verdict
+from kernelpro.records import ComparableTimes, Hardware, Outcome, RunConfig, Step, TaskFacts, Verdict
 from kernelpro.records.events import RunFailed, RunStarted
 from kernelpro.report import charts, pareto_plot, reproduce, steps, wording
 from kernelpro.report.schema import (
@@ -44,6 +44,7 @@ class _RunData:
     """The winner; in an unfinished run, the fastest step so far."""
     verdict: Verdict | None
     """The last verdict on `best`."""
+    times: ComparableTimes
     costs: model_costs.ModelCosts
 
     @property
@@ -80,9 +81,9 @@ def collect_report(store: RunStore) -> ReportData:
         baselines=baselines,
         floor_ms=run.facts.floor_ms if run.facts else None,
         cost=_summarize_cost(run),
-        progress=charts.progress(run.steps.values(), store),
+        progress=charts.progress(run.steps.values(), store, run.times),
         roofline=charts.roofline(run.facts, _stops(run, baselines)),
-        pareto_front=pareto_plot.points(run.outcome, run.steps.values()),
+        pareto_front=pareto_plot.points(run.outcome, run.steps.values(), run.times),
         steps=_summarize_steps(run),
         winner=_summarize_winner(run),
         reference=ReferenceSource(run.config.task.name, run.config.task.source),
@@ -95,7 +96,8 @@ def collect_report(store: RunStore) -> ReportData:
 
 
 def _read(store: RunStore) -> _RunData:
-    outcome, stored = store.outcome(), store.steps()
+    outcome, stored, facts = store.outcome(), store.steps(), store.task_facts()
+    times = ComparableTimes.of(facts)
     costs = model_costs.read(store.folder, stored)
     all_steps = {step.number: replace(step, cost=costs.steps[step.number]) for step in stored}
     failure = ""
@@ -107,11 +109,9 @@ def _read(store: RunStore) -> _RunData:
         verdict = outcome.verdict if best else None
     else:
         passed = [step for step in all_steps.values() if step.ms is not None]
-        best = min(passed, key=lambda step: step.ms or 0.0, default=None)
+        best = min(passed, key=lambda step: times.ms(step) or 0.0, default=None)
         verdict = best.verdict if best else None
-    return _RunData(
-        store, store.config(), store.task_facts(), outcome, all_steps, failure, best, verdict, costs
-    )
+    return _RunData(store, store.config(), facts, outcome, all_steps, failure, best, verdict, times, costs)
 
 
 # --- the run and its verdict -------------------------------------------------------------------------------
@@ -216,6 +216,7 @@ def _baselines(run: _RunData) -> tuple[BaselineSummary, ...]:
             name,
             wording.baseline_name(name),
             values[name],
+            times[name],
             intervals[name],
             verdict.speedup.get(name) if verdict else None,
             name == hardest,
@@ -245,21 +246,23 @@ def _summarize_steps(run: _RunData) -> tuple[StepSummary, ...]:
     path = {step.number for step in run.path}
     finalists = run.outcome.finalists if run.outcome else ()
     return tuple(
-        steps.summarize_step(step, run.steps.get(step.parent), run.store, step is run.best, path, finalists)
+        steps.summarize_step(
+            step, run.steps.get(step.parent), run.store, run.times, step is run.best, path, finalists
+        )
         for step in run.steps.values()
     )
 
 
 def _stops(run: _RunData, baselines: tuple[BaselineSummary, ...]) -> list[RooflineStop]:
     """The baselines, slowest first, then every passed step on the path to the winner."""
-    stops = [RooflineStop(baseline.label, "baseline", baseline.ms) for baseline in baselines]
+    stops = [RooflineStop(baseline.label, "baseline", baseline.comparable_ms) for baseline in baselines]
     for step in run.path:
-        if step.ms is None:
-            continue
         is_best = step is run.best
-        ms = run.verdict.times["candidate"].value if run.verdict and is_best else step.ms
+        time = run.times.interval(run.verdict if is_best else step.verdict)
+        if time is None:
+            continue
         label = f"step {step.number}{' (compiler)' if wording.is_compiler(step.author) else ''}"
-        stops.append(RooflineStop(label, "winner" if is_best else "step", ms, step.number))
+        stops.append(RooflineStop(label, "winner" if is_best else "step", time.value, step.number))
     return stops
 
 

@@ -90,7 +90,7 @@ def _steps(steps: Sequence[StepSummary]) -> str:
     """All steps if they are few; else those on the path to the winner and the fastest."""
     selected = list(steps)
     if len(steps) > _MAX_STEPS:
-        ranked = sorted(steps, key=lambda s: (not s.on_path, s.ms.value if s.ms else float("inf")))
+        ranked = sorted(steps, key=lambda s: (not s.on_path, s.comparable_ms or float("inf")))
         selected = sorted(ranked[:_MAX_STEPS], key=lambda s: s.number)
     has_energy = any(step.measured_energy for step in steps)
     rows = []

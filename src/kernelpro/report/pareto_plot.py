@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelpro.engine import objective
-from kernelpro.records import Outcome, Point, Step
+from kernelpro.records import ComparableTimes, Outcome, Point, Step
 from kernelpro.report import svg
 from kernelpro.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
@@ -16,10 +16,10 @@ _MAX_LABELS = 12
 """With more points, only those on the front have a label."""
 
 
-def points(outcome: Outcome | None, steps: Iterable[Step]) -> tuple[Point, ...]:
+def points(outcome: Outcome | None, steps: Iterable[Step], times: ComparableTimes) -> tuple[Point, ...]:
     """The points of a run: of its outcome, or of the verdicts so far."""
     stored = outcome.front if outcome else ()
-    return stored or objective.front({step.number: step.verdict for step in steps})
+    return stored or objective.front(times, {step.number: step.verdict for step in steps})
 
 
 def plot_svg(points: Sequence[Point], title: str) -> str:

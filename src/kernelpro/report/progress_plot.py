@@ -18,7 +18,8 @@ def plot_svg(
     points: Sequence[ProgressPoint], baselines: Sequence[BaselineSummary], floor_ms: float | None, title: str
 ) -> str:
     """A complete SVG document."""
-    lines = [(row.label, row.ms) for row in baselines] + ([("floor", floor_ms)] if floor_ms else [])
+    lines = [(row.label, row.comparable_ms) for row in baselines]
+    lines += [("floor", floor_ms)] if floor_ms else []
     times = [point.ms for point in points if point.ms] + [ms for _, ms in lines]
     low, high = min(times, default=1.0) / 1.25, max(times, default=1.0) * 1.6
     last = max(2, *(point.step for point in points))

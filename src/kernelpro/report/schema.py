@@ -91,6 +91,8 @@ class BaselineSummary(Record):
     name: str
     label: str
     ms: float
+    comparable_ms: float
+    """When the task was prepared: on the scale of comparable times (records/comparable.py)."""
     interval: Interval | None
     speedup: Interval | None
     is_hardest: bool
@@ -113,7 +115,7 @@ class CostSummary(Record):
 
 @dataclass(frozen=True)
 class ProgressPoint(Record):
-    """A settled step: its time if it passed, and the best time until then."""
+    """A settled step: its comparable time if it passed, and the best until then."""
 
     step: int
     seconds: float | None
@@ -127,7 +129,7 @@ class ProgressPoint(Record):
 
 @dataclass(frozen=True)
 class RooflineStop(Record):
-    """A baseline or a step on the path to the winner, with the rates that its time means."""
+    """A baseline or a step on the path to the winner, with the rates that its comparable time means."""
 
     label: str
     kind: Literal["baseline", "step", "winner"]
@@ -230,6 +232,7 @@ class StepSummary(Record):
     note: str
     language: str
     ms: Interval | None
+    comparable_ms: float | None
     hardest_baseline: str | None
     speedup: dict[str, Interval]
     faster: str | None

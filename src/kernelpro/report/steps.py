@@ -11,7 +11,7 @@ from kernelpro.diagnose.account.parts import summarize
 from kernelpro.engine import learning
 from kernelpro.engine.store import RunStore
 from kernelpro.memory.run_memory import Attempt
-from kernelpro.records import BadInput, Diagnosis, Energy, Finding, Step, Verdict
+from kernelpro.records import BadInput, ComparableTimes, Diagnosis, Energy, Finding, Step, Verdict
 from kernelpro.report.schema import AccountRow, CodeExcerpt, DiagnosisSummary, FindingSummary, StepSummary
 from kernelpro.report.wording import author_name, hardest_baseline, is_compiler
 
@@ -23,12 +23,13 @@ def summarize_step(
     step: Step,
     parent: Step | None,
     store: RunStore,
+    times: ComparableTimes,
     is_winner: bool,
     path: Collection[int],
     finalists: Collection[int],
 ) -> StepSummary:
     """A step for the report. `path`: the steps from the first design to the winner."""
-    verdict, attempt = step.verdict, _attempt(step, parent)
+    verdict, attempt = step.verdict, _attempt(step, parent, times)
     parent_diagnosis = parent.diagnosis if parent and step.action in ("improve", "combine") else None
     return StepSummary(
         number=step.number,
@@ -42,7 +43,7 @@ def summarize_step(
         plan=step.plan,
         hypothesis=step.hypothesis,
         expected_speedup=step.details.expected_speedup or None,
-        gain=attempt.gain if attempt and parent and parent.ms else None,
+        gain=times.gain(step, parent),
         confirmed=attempt.confirmed if attempt else None,
         diagnostic=step.details.diagnostic,
         parent_bound=parent.diagnosis.bound.value if parent and parent.diagnosis else "",
@@ -51,6 +52,7 @@ def summarize_step(
         note=step.note,
         language=verdict.language if verdict else "",
         ms=verdict.times["candidate"] if verdict and verdict.times else None,
+        comparable_ms=times.ms(step),
         hardest_baseline=hardest_baseline(verdict) if verdict and verdict.speedup else None,
         speedup=verdict.speedup if verdict else {},
         faster=verdict.faster if verdict else None,
@@ -71,8 +73,9 @@ def summarize_step(
     )
 
 
-def _attempt(step: Step, parent: Step | None) -> Attempt | None:
-    return next((event for event in learning.events(step, parent) if isinstance(event, Attempt)), None)
+def _attempt(step: Step, parent: Step | None, times: ComparableTimes) -> Attempt | None:
+    events = learning.events(step, parent, times)
+    return next((event for event in events if isinstance(event, Attempt)), None)
 
 
 def summarize_diagnosis(diagnosis: Diagnosis) -> DiagnosisSummary:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelpro.records import Record, Verdict
+from kernelpro.records import ComparableTimes, Record, Verdict
 from kernelpro.report.wording import baseline_name, hardest_baseline, is_compiler
 
 _PLAN_CHARACTERS = 200
@@ -30,6 +30,9 @@ class StepBrief(Record):
     open: bool = False
     """It is being worked on, or waits for it."""
     ms: float | None = None
+    """As measured."""
+    c: float | None = None
+    """Its comparable time (records/comparable.py), by which steps are ranked."""
     x: float | None = None
     """Speed-up over the hardest baseline."""
     base: str = ""
@@ -56,13 +59,14 @@ class StepBrief(Record):
         return {name: value for name, value in vars(self).items() if value}
 
 
-def judged_again(step: StepBrief, verdict: Verdict) -> StepBrief:
+def judged_again(step: StepBrief, verdict: Verdict, times: ComparableTimes) -> StepBrief:
     """The step with its result of the final judging."""
-    time = verdict.times.get("candidate")
-    if time is None or not verdict.speedup:
+    time, comparable = verdict.times.get("candidate"), times.interval(verdict)
+    if time is None or comparable is None or not verdict.speedup:
         return step
     hardest = hardest_baseline(verdict)
-    return replace(step, ms=time.value, x=verdict.speedup[hardest].value, base=baseline_name(hardest))
+    x, base = verdict.speedup[hardest].value, baseline_name(hardest)
+    return replace(step, ms=time.value, c=comparable.value, x=x, base=base)
 
 
 def short_name(author: str) -> str:
@@ -78,19 +82,19 @@ UNREADABLE = "unreadable"
 """The state of a step that is damaged. The run does it again when it is resumed."""
 
 
-def brief(step: dict[str, Any]) -> StepBrief:
+def brief(step: dict[str, Any], times: ComparableTimes) -> StepBrief:
     """The fields of a stored step. Of a damaged one only its number is known."""
     try:
-        return _brief(step)
+        return _brief(step, times)
     except (TypeError, ValueError, KeyError, AttributeError):
         return StepBrief(int(step["number"]), 0, "", UNREADABLE)
 
 
-def _brief(step: dict[str, Any]) -> StepBrief:
+def _brief(step: dict[str, Any], times: ComparableTimes) -> StepBrief:
     verdict, cost = step.get("verdict") or {}, step.get("cost") or {}
-    speedup = {
-        name: ratio["value"] for name, ratio in (verdict.get("speedup") or {}).items() if "value" in ratio
-    }
+    speedup = _ratios(verdict)
+    ms = ((verdict.get("times") or {}).get("candidate") or {}).get("value")
+    by_shape = [_ratios(shape) for shape in verdict.get("shapes") or ()]
     hardest = min(speedup, key=lambda name: speedup[name], default="")
     stage = str(step["stage"])
     text = str(step.get("plan") or step.get("note") or "")
@@ -100,7 +104,8 @@ def _brief(step: dict[str, Any]) -> StepBrief:
         a=str(step.get("action", "")),
         s=str(verdict.get("status") or step.get("no_verdict") or stage),
         open=stage != "settled",
-        ms=((verdict.get("times") or {}).get("candidate") or {}).get("value"),
+        ms=ms,
+        c=times.value(ms, speedup, by_shape) if ms else None,
         x=speedup.get(hardest),
         base=baseline_name(hardest),
         plan=text if len(text) <= _PLAN_CHARACTERS else text[: _PLAN_CHARACTERS - 1] + "…",
@@ -113,3 +118,10 @@ def _brief(step: dict[str, Any]) -> StepBrief:
         tokens=int(cost.get("tokens_in") or 0) + int(cost.get("tokens_out") or 0),
         lang=str(verdict.get("language", "")),
     )
+
+
+def _ratios(measured: dict[str, Any]) -> dict[str, float]:
+    """The speed-ups of a stored verdict, or of one of its shapes."""
+    return {
+        name: ratio["value"] for name, ratio in (measured.get("speedup") or {}).items() if "value" in ratio
+    }

@@ -16,7 +16,7 @@ from typing import Any
 from kernelpro.engine.steering import Steering
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.transcripts import FILE
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, ComparableTimes
 from kernelpro.records.events import (
     RunEvent,
     RunFailed,
@@ -86,6 +86,7 @@ class RunFeed:
     _phases: dict[int, tuple[str, float]] = field(default_factory=dict)
     """What open steps are doing, and since when."""
     _best: StepBrief | None = None
+    _times: ComparableTimes = field(default_factory=ComparableTimes)
     _counts: dict[int, StepBrief] = field(default_factory=dict)
     _account: tuple[int, list[dict[str, Any]]] = (0, [])
     _questions: tuple[float, list[dict[str, str]]] = (0.0, [])
@@ -179,12 +180,13 @@ class RunFeed:
     def _read_steps(self) -> tuple[list[StepBrief], bool]:
         """The steps of the next batch, and whether they are the last ones."""
         new: list[StepBrief] = []
+        times = self._comparable_times()
         while True:
             last, rows = self.store.steps_changed_after(self._read_change, _STEPS_PER_BATCH)
-            steps = [brief(row) for row in rows]
+            steps = [brief(row, times) for row in rows]
             for step in steps:
                 self._counts[step.n] = step
-                if step.ms and (self._best is None or not self._best.ms or step.ms <= self._best.ms):
+                if step.c and (self._best is None or not self._best.c or step.c <= self._best.c):
                     self._best = step
             if last > self.cursor.change:
                 new += steps
@@ -192,6 +194,11 @@ class RunFeed:
             complete = len(rows) < _STEPS_PER_BATCH
             if new or complete:
                 return new, complete
+
+    def _comparable_times(self) -> ComparableTimes:
+        if not self._times.baselines:  # they are measured before the first step
+            self._times = ComparableTimes.of(self.store.task_facts())
+        return self._times
 
     def _read_questions(self) -> bool:
         """Look into the inbox now and then. Returns whether its questions changed."""
@@ -214,7 +221,7 @@ class RunFeed:
         wall = self._clock + (max(0.0, now - self._clock_at) if running and self._clock_at else 0.0)
         finished = not running and self.store.is_finished
         if finished and best and outcome and outcome.verdict:
-            best = judged_again(best, outcome.verdict)
+            best = judged_again(best, outcome.verdict, self._comparable_times())
         died = not running and not finished and isinstance(self._last, RunStarted)
         reason = self._last.reason if isinstance(self._last, (RunPaused, RunFailed, RunStopped)) else ""
         costs = self._read_costs()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput
+from kernelpro.records import BadInput, ComparableTimes
 from kernelpro.records.events import RunStarted
 from kernelpro.ui.brief import StepBrief, brief, judged_again, short_name
 
@@ -59,13 +59,13 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read(store: RunStore) -> dict[str, Any]:
-    config, outcome = store.config(), store.outcome()
+    config, outcome, times = store.config(), store.outcome(), ComparableTimes.of(store.task_facts())
     _, stored = store.steps_changed_after(0)
-    steps = sorted((brief(row) for row in stored), key=lambda step: step.n)
+    steps = sorted((brief(row, times) for row in stored), key=lambda step: step.n)
     best = next((step for step in steps if outcome and step.n == outcome.best), None)
-    best = best or min((step for step in steps if step.ms), key=lambda step: step.ms or 0.0, default=None)
+    best = best or min((step for step in steps if step.c), key=lambda step: step.c or 0.0, default=None)
     if best and outcome and outcome.verdict:
-        best = judged_again(best, outcome.verdict)
+        best = judged_again(best, outcome.verdict, times)
     return {
         "id": store.id,
         "task": config.task.name,

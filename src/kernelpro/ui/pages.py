@@ -13,7 +13,7 @@ from jinja2 import Environment
 from kernelpro import __version__
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.transcripts import FILE
-from kernelpro.records import BadInput, Cost, RunConfig
+from kernelpro.records import BadInput, ComparableTimes, Cost, RunConfig
 from kernelpro.report import steps
 from kernelpro.report.html import ASSETS as REPORT_ASSETS
 from kernelpro.report.html import environment
@@ -80,8 +80,8 @@ def step_fragment(store: RunStore, number: int) -> str:
         costs = (Cost.from_json(entry.get("cost") or {}) for entry in asked)
         step = dataclasses.replace(step, cost=sum(costs, Cost()))
     is_winner = outcome is not None and outcome.best == number
-    finalists = outcome.finalists if outcome else ()
-    summary = steps.summarize_step(step, parent, store, is_winner, (), finalists)
+    finalists, times = outcome.finalists if outcome else (), ComparableTimes.of(store.task_facts())
+    summary = steps.summarize_step(step, parent, store, times, is_winner, (), finalists)
     summary = dataclasses.replace(summary, author_name=short_name(summary.author_name))
     try:
         source = store.source(step.final_source) if step.final_source else ""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from kernelpro.authors.author import Assignment, KnownCandidate
 from kernelpro.authors.team import templates
 from kernelpro.memory.wording import summarize
-from kernelpro.records import Status, Verdict
+from kernelpro.records import ComparableTimes, Verdict
 
 CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
@@ -166,24 +166,23 @@ def reference_section(assignment: Assignment) -> str:
     return f"The reference defines the correct result:\n\n```python\n{assignment.task.source.strip()}\n```"
 
 
-def describe_verdict(verdict: Verdict | None, baselines: dict[str, float]) -> str:
-    """Describe a verdict in one line. The factor is over the run's baselines, not over those timed with the
-    candidate, which may come from another machine."""
+def describe_verdict(verdict: Verdict | None, times: ComparableTimes) -> str:
+    """Describe a verdict in one line, with its comparable time: prompts show several candidates."""
     if verdict is None:
         return "not judged"
-    if verdict.status is not Status.PASSED:
+    ms = times.interval(verdict)
+    if ms is None:
         return f"{verdict.status}: {verdict.reason.splitlines()[0][:200]}"
-    name, best = min(baselines.items(), key=lambda item: item[1])
-    ms = verdict.times["candidate"].value
-    return f"{ms:.4f} ms ({best / ms:.2f}x over {name})"
+    name, best = min(times.baselines.items(), key=lambda item: item[1])
+    return f"{ms.value:.4f} ms ({best / ms.value:.2f}x over {name})"
 
 
-def candidate_list(title: str, relatives: Iterable[KnownCandidate], baselines: dict[str, float]) -> str:
+def candidate_list(title: str, relatives: Iterable[KnownCandidate], times: ComparableTimes) -> str:
     """List candidates with plan and result, one line each."""
     lines = [
         f"- step {candidate.number}{f', {candidate.verdict.language}' if candidate.verdict else ''}: "
         f"{summarize(candidate.plan) or 'no plan'} -> "
-        f"{describe_verdict(candidate.verdict, baselines)}"
+        f"{describe_verdict(candidate.verdict, times)}"
         for candidate in relatives
     ]
     return "\n".join(["", f"# {title}", *lines, ""]) if lines else ""
@@ -198,32 +197,31 @@ def concurrent_steps(relatives: Iterable[KnownCandidate]) -> str:
     return section("Changes of this kernel in progress: choose another transformation", "\n".join(lines))
 
 
-def faster_than(parent: KnownCandidate, others: Iterable[KnownCandidate]) -> list[KnownCandidate]:
+def faster_than(
+    parent: KnownCandidate, others: Iterable[KnownCandidate], times: ComparableTimes
+) -> list[KnownCandidate]:
     """Return the candidates that are faster than the parent, in any language: a plan may ask for a
     rewrite."""
-    if not (parent.verdict and parent.verdict.times):
+    parent_time = times.interval(parent.verdict)
+    if parent_time is None:
         return []
-    ms = parent.verdict.times["candidate"].value
-    return [
-        candidate
-        for candidate in others
-        if candidate.verdict and candidate.verdict.times and candidate.verdict.times["candidate"].value < ms
-    ]
+    limit = parent_time.value
+    return [other for other in others if (time := times.interval(other.verdict)) and time.value < limit]
 
 
-def source_of_first(title: str, relatives: Sequence[KnownCandidate], baselines: dict[str, float]) -> str:
+def source_of_first(title: str, relatives: Sequence[KnownCandidate], times: ComparableTimes) -> str:
     """Show the first candidate with its source, to borrow from."""
     if not relatives:
         return ""
     candidate = relatives[0]
-    result = describe_verdict(candidate.verdict, baselines)
+    result = describe_verdict(candidate.verdict, times)
     summary = f"Step {candidate.number} ({summarize(candidate.plan) or 'no plan'}; {result}):"
     return f"\n# {title}\n\n{summary}\n\n```python\n{candidate.source.strip()}\n```\n"
 
 
-def donor_section(candidate: KnownCandidate, baselines: dict[str, float]) -> str:
+def donor_section(candidate: KnownCandidate, times: ComparableTimes) -> str:
     """Show the second kernel of a combination and the instructions for combining."""
-    time, plan = describe_verdict(candidate.verdict, baselines), candidate.plan or "none"
+    time, plan = describe_verdict(candidate.verdict, times), candidate.plan or "none"
     return "\n" + templates.prompt(
         "second", step=candidate.number, time=time, plan=plan, source=candidate.source.strip()
     )

@@ -181,7 +181,7 @@ class Team(Author):
             "ground": sections.device_and_baselines(a),
             "direction": f"{direction}\n{others}".strip(),
             "hints": sections.hints_section(a.hints),
-            "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.baselines),
+            "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.times),
             "memory": sections.section("What this run has learned", a.memory),
             "knowledge": sections.section("What earlier runs have learned", a.knowledge),
         }
@@ -201,25 +201,25 @@ class Team(Author):
     async def _improve(self, a: Assignment) -> Draft:
         assert a.parent
         language = a.parent.verdict.language if a.parent.verdict else ""
-        faster = sections.faster_than(a.parent, a.leaders)
+        faster = sections.faster_than(a.parent, a.leaders, a.times)
         parts = {
             "task": sections.reference_section(a),
             "ground": sections.device_and_baselines(a),
             "step": str(a.parent.number),
-            "time": sections.describe_verdict(a.parent.verdict, a.baselines),
+            "time": sections.describe_verdict(a.parent.verdict, a.times),
             "parent_plan": a.parent.plan or "none",
             "source": a.parent.source.rstrip(),
             "hints": sections.hints_section(a.hints),
             "guidance": a.guidance or "The kernel was not profiled.",
             "evidence": a.evidence,
             "beside": sections.concurrent_steps(a.concurrent),
-            "leaders": sections.candidate_list("Other working kernels of this run", a.leaders, a.baselines),
+            "leaders": sections.candidate_list("Other working kernels of this run", a.leaders, a.times),
             "memory": sections.section("What this run has learned", a.memory),
             "knowledge": sections.section("What earlier runs have learned", a.knowledge),
-            "second": sections.donor_section(a.donor, a.baselines) if a.donor else "",
+            "second": sections.donor_section(a.donor, a.times) if a.donor else "",
             "faster": ""
             if a.donor
-            else sections.source_of_first("A faster kernel to borrow from", faster, a.baselines),
+            else sections.source_of_first("A faster kernel to borrow from", faster, a.times),
         }
         planned: Reply[PlanAnswer] = await self._ask(
             a,
@@ -244,10 +244,10 @@ class Team(Author):
             "plan": plan.instructions,
             "source": shown,
             "children": sections.source_of_first(
-                "An earlier change of this file", _working(a.children), a.baselines
+                "An earlier change of this file", _working(a.children), a.times
             ),
             "cousins": sections.source_of_first(
-                "A working change of a related file", _working(a.cousins), a.baselines
+                "A working change of a related file", _working(a.cousins), a.times
             ),
             "memory": sections.section("What this run has learned", a.memory),
         }
@@ -282,7 +282,7 @@ class Team(Author):
             "source": a.parent.source.rstrip(),
             "hints": sections.hints_section(a.hints),
             "failure": f"{verdict.status}: {verdict.reason}" if verdict else "not judged",
-            "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.baselines),
+            "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.times),
             "memory": sections.section("What this run has learned", a.memory),
         }
         reply: Reply[DebugAnswer] = await self._ask(

@@ -27,7 +27,7 @@ _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _MIN_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
 """The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would
-take longer than this. Only a candidate above `give_up_ms` is timed for fewer, and never for fewer than
+take longer than this. Only a candidate above `give_up_ratio` is timed for fewer, and never for fewer than
 _MIN_ROUNDS; for more, see _MAX_PASSES."""
 _MAX_PASSES = 4
 """On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
@@ -320,9 +320,10 @@ class RoundRunner:
     def _is_hopeless(self, rounds: Rounds) -> bool:
         """Whether the candidate is slower than the caller's limit. Being slow shortens a trial, and wins
         nothing."""
-        limit = self._bench.options.give_up_ms
-        enough = len(rounds.samples.get("candidate", [])) >= _MIN_ROUNDS
-        return limit > 0 and enough and rounds.median_ms("candidate") > limit
+        limit = self._bench.options.give_up_ratio
+        if limit <= 0 or len(rounds.samples.get("candidate", [])) < _MIN_ROUNDS:
+            return False
+        return rounds.median_ms("candidate") > limit * rounds.median_ms(self._baselines.anchor)
 
     def _is_throttled(self) -> bool:
         return self._bench.target == "cuda" and bool((environment.sensors().throttle() or 0) & gpu.SLOWDOWN)

@@ -122,7 +122,7 @@ const KernelProCharts = (() => {
     const [unit, size] = longest > 7200 ? ["h", 3600] : longest > 180 ? ["min", 60] : ["s", 1];
     const x = (p) => (by === "step" ? p.step : by === "money" ? p.dollars : p.seconds / size);
     const across = { step: "step", time: `time of work, ${unit}`, money: "cost of the models, dollars" }[by];
-    const lines = data.baselines.map((b) => ({ name: b.label, value: b.ms, colour: look.soft }));
+    const lines = data.baselines.map((b) => ({ name: b.label, value: b.comparable_ms, colour: look.soft }));
     if (data.floor_ms) lines.push({ name: "floor", value: data.floor_ms, colour: look.accent });
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
     const low = Math.min(...values) / 1.25;

@@ -144,9 +144,9 @@ function points() {
   const kept = [];
   settled.forEach((step, k) => {
     usd += step.usd || 0;
-    const better = step.ms && (best === null || step.ms < best);
-    if (better) best = step.ms;
-    if (better || k % every === 0) kept.push({ step: step.n, seconds: state.seconds[step.n] ?? null, state: step.s, ms: step.ms || null, best_ms: best, dollars: usd });
+    const better = step.c && (best === null || step.c < best);
+    if (better) best = step.c;
+    if (better || k % every === 0) kept.push({ step: step.n, seconds: state.seconds[step.n] ?? null, state: step.s, ms: step.c || null, best_ms: best, dollars: usd });
   });
   return kept;
 }
@@ -164,7 +164,7 @@ function drawChart() {
   chart ||= echarts.init(place, null, { renderer: "canvas" });
   const wanted = new Set(progress.map((point) => point.step));
   const steps = [...wanted].map((n) => panels.asReportStep(state.steps.get(n), status));
-  const baselines = Object.entries(status.baselines).map(([name, value]) => ({ name, label: name.replace("PyTorch ", ""), ms: value }));
+  const baselines = Object.entries(status.baselines).map(([name, value]) => ({ name, label: name.replace("PyTorch ", ""), comparable_ms: value }));
   if (chart.getWidth() !== place.clientWidth || chart.getHeight() !== place.clientHeight) chart.resize();
   chart.setOption(KernelProCharts.progress({ steps, progress, baselines, floor_ms: status.floor_ms }, { ...look(), height: place.clientHeight, width: place.clientWidth }, state.by), true);
   chartCost = performance.now() - start;
