@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 import re
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from kernelpro.lab.tasks import examples, parameters, work
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.pools import live_tasks
+from kernelpro.pools.winners import describe_winner
 from kernelpro.records import BadInput, Task
 
 
@@ -155,6 +158,15 @@ def test_a_module_that_exists_is_copied_whatever_it_holds() -> None:
     reference = Reference(task, "cpu", 1)
     wide, plain = reference.model(torch.float64), reference.model()
     assert wide is not plain and plain.weight.dtype == torch.float32 and wide.weight.dtype == torch.float64
+
+
+def test_a_task_that_was_stored_before_tasks_had_shapes_keeps_its_inputs() -> None:
+    packed = live_tasks.pack_module(Held(), [[torch.randn(1024, 8)]])
+    inputs = {"module": Held(), "inputs": [torch.randn(1024, 8)], "init_inputs": []}
+    payload = base64.b64encode(pickle.dumps(inputs)).decode()
+    stored = Task(packed.source, packed.entry, "module", packed.entry, payload)
+    (spec,) = describe_winner(stored, ["class ModelNew: pass"], "cpu", None)
+    assert spec.inputs == ("tuple", (("tensor", (1024, 8), "float32", (8, 1)),)), "not 1,024 rows"
 
 
 def test_inputs_come_from_the_seed_alone() -> None:

@@ -378,6 +378,8 @@ def _load_payload(task: Task, module: ModuleType) -> dict[str, Any]:
         raise BadInput(
             f"task {task.name}: its payload cannot be loaded ({type(error).__name__}: {error})"
         ) from error
+    if not all(isinstance(inputs, list) for inputs in content["inputs"]):  # stored before tasks had shapes
+        content["inputs"] = [list(content["inputs"])]
     return dict(content)
 
 
