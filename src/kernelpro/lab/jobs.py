@@ -249,7 +249,8 @@ class JobRunner:
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
         speedup, limit = min(ratio.value for ratio in verdict.speedup.values()), job.tune_above_speedup
         if speedup < limit:
-            reason = f"it is {speedup:.2f}x as fast as the fastest baseline, and the limit is {limit:.2f}x"
+            compared = f"it is {speedup:.2f}x as fast as the fastest baseline"
+            reason = f"{compared}, and only kernels above {limit:.2f}x are tuned"
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=reason))
         judge = _VariantJudge(self, job, candidate, seconds)
         rng = random.Random(candidate.id)
