@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,15 +14,8 @@ from kernelpro.dropin.module import optimize_module
 from kernelpro.pools import winners
 from kernelpro.records import BadInput
 
+pytestmark = pytest.mark.usefixtures("no_grad", "fresh_compiler")
 X = torch.randn(4, 16)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        yield
-    torch.compiler.reset()
 
 
 def operators(graph: torch.fx.GraphModule) -> list[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,15 @@ from blocks import KERNEL, Block
 from torch import nn
 from two_files.layers import RootNorm
 
-from kernelpro import FallbackWarning, api, build_guards
+from kernelpro import api, build_guards
 from kernelpro.dropin import guards, native_guards
 from kernelpro.dropin.module import optimize_module
 from kernelpro.lab.seeds import NoSeed, reference_seed
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.pools import winners
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 SMALL, LARGE = torch.randn(4, 16), torch.randn(9, 16)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        yield
 
 
 def dispatching(kernels: tuple[str, str]) -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import blocks
@@ -15,14 +13,8 @@ from blocks import Block, optimized
 
 from kernelpro import FallbackError, FallbackWarning
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 X = torch.randn(4, 16)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        yield
 
 
 def served(fast: Block, x: torch.Tensor = X, **named: torch.Tensor) -> str:

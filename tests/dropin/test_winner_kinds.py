@@ -8,8 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,11 @@ from kernelpro.engine.export import write_export
 
 Kind = tuple[str, str]
 _GPU = [pytest.param((kind, "cuda"), marks=pytest.mark.gpu) for kind in ("triton", "cuda", "compile")]
-pytestmark = pytest.mark.parametrize(
-    "kind", [("cpp", "cpu"), pytest.param(("compile", "cpu"), marks=pytest.mark.long), *_GPU], ids="-".join
-)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        yield
-    torch.compiler.reset()
+_KINDS = [("cpp", "cpu"), pytest.param(("compile", "cpu"), marks=pytest.mark.long), *_GPU]
+pytestmark = [
+    pytest.mark.parametrize("kind", _KINDS, ids="-".join),
+    pytest.mark.usefixtures("no_grad", "fresh_compiler"),
+]
 
 
 def served(fast: Any, x: torch.Tensor) -> str:
