@@ -100,11 +100,9 @@ class SandboxedProcess:
         for tick in itertools.count():
             if self._closing.wait(0.1):
                 return
-            pids = self.process_tree()
+            pids = self._bounded_tree()
             thorough = tick % 10 == 9
-            if len(pids) > MAX_PROCESSES:
-                self.limit_exceeded = f"started more than {MAX_PROCESSES} processes"
-            elif (used := self._memory(pids, thorough)) > self._limits.memory_bytes:
+            if not self.limit_exceeded and (used := self._memory(pids, thorough)) > self._limits.memory_bytes:
                 used_gib, limit_gib = used / 2**30, self._limits.memory_bytes / 2**30
                 self.limit_exceeded = f"took {used_gib:.1f} GiB of memory; {limit_gib:.1f} GiB are allowed"
             # without namespaces the size of each file is limited, but not their sum
@@ -147,6 +145,18 @@ class SandboxedProcess:
             queue += new
         return list(pids)
 
+    def _bounded_tree(self) -> list[int]:
+        """The process tree; kills a sandbox that has more processes than it may.
+
+        Whoever waits for a reply checks too: to sum the memory of a fork bomb takes seconds, in which it
+        doubles, and then it takes as long again to end.
+        """
+        pids = self.process_tree()
+        if self._limits and len(pids) > MAX_PROCESSES:
+            self.limit_exceeded = self.limit_exceeded or f"started more than {MAX_PROCESSES} processes"
+            self._kill_all()
+        return pids
+
     def receive(
         self, seconds: float, compile_seconds: float, device_is_busy: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], bytes]:
@@ -155,7 +165,9 @@ class SandboxedProcess:
         Raises TimeLimitExceeded, or what Channel.receive raises.
         """
         limits = TimeLimits(seconds, compile_seconds)
-        limits.wait(self.channel.has_data, lambda: not device_is_busy() and is_compiling(self.process_tree()))
+        limits.wait(
+            self.channel.has_data, lambda: not device_is_busy() and is_compiling(self._bounded_tree())
+        )
         self.compile_seconds += limits.compile_seconds
         return self.channel.receive(seconds)
 
@@ -259,9 +271,15 @@ class SandboxedProcess:
 
     def _kill_all(self) -> None:
         """Kill all processes: the end of a namespace's PID 1 ends all; elsewhere stop and kill until none is
-        left."""
+        left.
+
+        Before that, one signal to the child's process group, and one to each descendant in sight: PID 1 of a
+        fork bomb gets a core only after seconds, in which its descendants multiply.
+        """
+        procfs.send_group_signal(self.pid, signal.SIGKILL)
         if self.level == "namespaces":
-            procfs.send_signal(self.pid, signal.SIGKILL)
+            for pid in self.process_tree():
+                procfs.send_signal(pid, signal.SIGKILL)
             return
         for _ in range(100):
             pids = self.process_tree()

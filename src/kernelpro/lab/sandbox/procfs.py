@@ -15,6 +15,13 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def send_group_signal(group: int, number: int) -> None:
+    """Send a signal to all processes of a group at once, where it still exists."""
+    assert group > 1, "0 and 1 are the caller's own group and all processes"
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
 def read(path: str) -> str:
     """A file's text; empty where it cannot be read."""
     try:

@@ -184,6 +184,7 @@ def _run_child(request: LaunchRequest, control: int, shared_fds: list[int]) -> N
     """Confine this process, then serve the role."""
     try:
         jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setpgid(0, 0)  # one signal reaches it and its descendants, however many
         os.environ.clear()
         os.environ.update(request.environment)
         tempfile.tempdir = None  # a module may have cached it before the fork
