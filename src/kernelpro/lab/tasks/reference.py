@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import importlib.util
 import inspect
 import io
@@ -209,8 +210,14 @@ class Reference:
 
     def dtype(self) -> torch.dtype:
         """The floating-point dtype of the task: of its parameters, else of its inputs."""
-        dtypes = [t.dtype for t in self._model.state_dict().values() if t.is_floating_point()]
-        dtypes += [t.dtype for t in self.inputs(0)[1] if t.is_floating_point()]
+        for tensor in self._model.state_dict().values():
+            if tensor.is_floating_point():
+                return tensor.dtype
+        return self._input_dtype
+
+    @functools.cached_property
+    def _input_dtype(self) -> torch.dtype:
+        dtypes = [tensor.dtype for tensor in self.inputs(0)[1] if tensor.is_floating_point()]
         return dtypes[0] if dtypes else torch.float32
 
     def precision(self) -> Precision:
