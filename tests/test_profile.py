@@ -232,7 +232,7 @@ def test_a_candidate_that_crashes_is_told_without_a_traceback() -> None:
     [
         ("compiler_error.py", "(build_failed): kernel.cpp"),
         ("no_model.py", "(build_failed): the candidate defines no class ModelNew"),
-        ("endless_loop.py", "(timed_out): in forward: took more than 6 s"),
+        ("endless_loop.py", "(timed_out): in forward: took more than 3 s"),
         ("raises_in_forward.py", "(crashed): forward raised ValueError"),
     ],
 )
@@ -243,7 +243,7 @@ def test_why_a_candidate_cannot_be_profiled(name: str, message: str, worker: Job
         Task.from_file(BAD / "task.py"),
         Candidate.from_file(BAD / name),
         "cpu",
-        Options(call_timeout=6.0),
+        Options(call_timeout=3.0),
     )
     result = worker.run(job)
     assert result.profile is None and f"{name} cannot be profiled {message}" in (result.error or "")

@@ -227,6 +227,7 @@ def get_init_inputs():
 )
 
 
+@pytest.mark.long  # test_playbook_run.py has moves, tests/docs a real run of the playbook
 def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: LocalPool) -> None:
     asked = config("greedy", candidates=3, concurrency=1, task=NORM, author="playbook", knowledge=False)
     store = RunStore.create(tmp_path, asked, "demo")

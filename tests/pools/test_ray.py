@@ -23,8 +23,6 @@ from kernelpro.pools import ray_connect, ray_pool
 from kernelpro.pools.factory import create_pool
 from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
 
-JOBS = 20
-KILLS = 2
 KILL_EVERY = 1.0
 """Seconds; and never before a fifth was answered since the last time, however slowly workers start here."""
 
@@ -84,35 +82,37 @@ def listens(port: int) -> bool:
 class Killer(threading.Thread):
     """SIGKILL to one of those at work, every few seconds."""
 
-    def __init__(self, called: list[str]) -> None:
+    def __init__(self, called: list[str], kills: int, pause: int) -> None:
+        """`pause`: how many are answered between two kills."""
         super().__init__(daemon=True)
-        self._called = called
+        self._called, self._kills, self._pause = called, kills, pause
         self.killed: list[int] = []
         self.enough = threading.Event()
 
     def run(self) -> None:
         before = 0
-        while len(self.killed) < KILLS and not self.enough.wait(KILL_EVERY):
+        while len(self.killed) < self._kills and not self.enough.wait(KILL_EVERY):
             victims = [pid for pid in actors() if pid not in self.killed]
-            if victims and len(self._called) >= before + JOBS // 5:
+            if victims and len(self._called) >= before + self._pause:
                 before = len(self._called)
                 self.killed.append(random.choice(victims))
                 os.kill(self.killed[-1], signal.SIGKILL)
 
 
-def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
+@pytest.mark.parametrize(("count", "kills"), [(8, 1), pytest.param(20, 2, marks=pytest.mark.long)])
+def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any, count: int, kills: int) -> None:
     second = cluster.add_node(num_cpus=1)
-    jobs = [job(number) for number in range(JOBS)]
+    jobs = [job(number) for number in range(count)]
     called: list[str] = []
-    killer = Killer(called)
+    killer = Killer(called, kills, count // 5)
     with create_pool(f"ray:{cluster.address}") as there:
         answers = [there.submit(one) for one in jobs]
         for answer in answers:
             answer.add_done_callback(lambda future: called.append(future.result().job))
-        assert there.pending_jobs == JOBS
+        assert there.pending_jobs == count
         until(lambda: bool(called))
         killer.start()
-        until(lambda: len(called) >= JOBS // 2)
+        until(lambda: len(called) >= count // 2)
         cluster.remove_node(second)
         results = [answer.result(timeout=300) for answer in answers]
         killer.enough.set()
@@ -121,7 +121,7 @@ def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
     assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
     answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
     assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
-    assert len(killer.killed) == KILLS
+    assert len(killer.killed) == kills
 
 
 def test_judging_is_the_same_there(cluster: Any) -> None:

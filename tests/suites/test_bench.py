@@ -99,6 +99,11 @@ def bench(suite: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(suite, *more), capture_output=True, text=True, timeout=900)
 
 
+def bench_in_process(suite: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The same where no worker is needed."""
+    return in_process.kernelpro(*command(suite, *more)[3:])
+
+
 def answered(suite: Path) -> list[dict[str, Any]]:
     path = suite / "out" / "results.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -155,7 +160,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert terms["version"] == kernelpro.__version__ and datetime.fromisoformat(terms["date"])
     assert board["seconds"] > 0 and len(board["machines"]) == 1 and not board["pending"]
 
-    third = bench(suite, *kernels, "--format", "md")
+    third = bench_in_process(suite, *kernels, "--format", "md")
     assert third.returncode == 0 and answered(suite) == after, "nothing was left to ask"
     assert "| 1/2 scale | wrong |" in third.stdout and "1/3 random: not_scorable" in third.stdout
     assert "| best | 3 | 33% |" in third.stdout
@@ -167,7 +172,7 @@ def test_where_nothing_could_be_run_it_says_how_to_ask_again(suite: Path) -> Non
     question = BenchJob(broken, "cpu", Options(effort="quick", baselines=("eager_fp32", "eager_tf32")))
     with ResultsLog(suite / "out") as ledger:
         ledger.add(LoggedResult(question.key, Result(question.key, error="syntax error")))
-    found = bench(suite, "--probe", "--ids", "5")
+    found = bench_in_process(suite, "--probe", "--ids", "5")
     assert found.returncode == 1 and "1 could not be run or judged: --retry repeats them" in found.stderr
 
 
@@ -232,13 +237,13 @@ def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> N
     """Nobody works on the spool at first: the bench stops, and goes on when results are there."""
     spool = suite / "spool"
     more = ("--probe", "--ids", "1,3", "--pool", f"spool:{spool}")
-    first = bench(suite, *more)
+    first = bench_in_process(suite, *more)
     assert first.returncode == 3 and "2 answers or results are outstanding" in first.stderr
     assert "2 problems: 0 can be scored, 0 cannot, 2 not run or without a result yet" in first.stdout
     subprocess.run(
         [sys.executable, "-m", "kernelpro", "worker", str(spool), "--once"], check=True, timeout=300
     )
-    found = bench(suite, *more)
+    found = bench_in_process(suite, *more)
     assert found.returncode == 0, found.stderr
     assert "2 problems: 1 can be scored, 1 cannot, 0 not run or without a result yet" in found.stdout
     assert f", torch {torch.__version__}" in found.stdout
@@ -273,13 +278,11 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
     told = re.search(r"kernelpro (report RUN --runs-dir .*)`", first.stderr)
     assert told, first.stderr
     words = shlex.split(told[1].replace("RUN", runs[0].name))
-    made = subprocess.run(
-        [sys.executable, "-m", "kernelpro", *words], capture_output=True, text=True, timeout=300
-    )
+    made = in_process.kernelpro(*words)
     assert made.stdout.strip() == str(runs[0] / "report.html") and (runs[0] / "report.html").is_file(), (
         made.stderr
     )
-    assert "2 of 2 have a result already" in bench(suite, *more).stderr
+    assert "2 of 2 have a result already" in bench_in_process(suite, *more).stderr
 
 
 @pytest.mark.long  # tests/llm has two runs with one folder; this is a whole bench, twice

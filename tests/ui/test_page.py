@@ -66,7 +66,10 @@ VIEWS = (
 )
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1024, "dark"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(1440, "light"), pytest.param(1024, "dark", marks=pytest.mark.long), (390, "dark")],
+)
 def test_every_view_fits_is_labelled_and_logs_no_error(page: Page, width: int, scheme: str) -> None:
     for view in VIEWS:
         page.visit(view, width, 844, scheme)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,27 +32,30 @@ def test_there_are_at_least_five_pairs_with_tasks() -> None:
         assert re.search(r"^WASTE = 0$", path.read_text(), re.M), "as it stands, the lean one"
 
 
-@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="no nvcc or nvdisasm")
-def test_the_compiler_leaves_the_waste_in(tmp_path: Path) -> None:
-    def opcodes(path: Path) -> Counter[str]:
-        text = re.search(r'r"""(.*?)"""', path.read_text(), re.S)
-        assert text
-        source, cubin = tmp_path / f"{path.stem}.cu", tmp_path / f"{path.stem}.cubin"
-        source.write_text(text[1].replace("@WASTE@", _most(path)))
-        subprocess.run(
-            [str(nvcc()), "-std=c++17", "-O3", "-arch=sm_90a", "-cubin", "-o", str(cubin), str(source)],
-            check=True,
-        )
-        listed = subprocess.run(
-            [str(sass.find_tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True
-        ).stdout
-        return Counter(re.findall(r"^\s+(?:/\*\w+\*/\s+)?(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]+)", listed, re.M))
+USUAL = ("dram_behind_arithmetic", "spinning_behind_memory", "tensor_behind_memory")
+"""What `make test` compiles: each takes seconds."""
 
-    with ThreadPoolExecutor(2) as threads:
-        found = dict(zip(PAIRS, threads.map(opcodes, PAIRS), strict=True))
-    for path, counts in found.items():
-        opcode, least = WASTE[path.stem]
-        assert counts[opcode] >= least, f"{path.stem}: {counts[opcode]} {opcode}"
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem not in USUAL)) for path in PAIRS],
+)
+@pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="no nvcc or nvdisasm")
+def test_the_compiler_leaves_the_waste_in(path: Path, tmp_path: Path) -> None:
+    text = re.search(r'r"""(.*?)"""', path.read_text(), re.S)
+    assert text
+    source, cubin = tmp_path / "kernel.cu", tmp_path / "kernel.cubin"
+    source.write_text(text[1].replace("@WASTE@", _most(path)))
+    subprocess.run(
+        [str(nvcc()), "-std=c++17", "-O3", "-arch=sm_90a", "-cubin", "-o", str(cubin), str(source)],
+        check=True,
+    )
+    listed = subprocess.run(
+        [str(sass.find_tool("nvdisasm")), str(cubin)], capture_output=True, text=True, check=True
+    ).stdout
+    counts = Counter(re.findall(r"^\s+(?:/\*\w+\*/\s+)?(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9]+)", listed, re.M))
+    opcode, least = WASTE[path.stem]
+    assert counts[opcode] >= least, f"{counts[opcode]} {opcode}"
 
 
 def _most(path: Path) -> str:
