@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("pydantic_ai")
+if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
+    pytest.skip("pydantic-ai is not installed", allow_module_level=True)
 
 from llm.server import Fail, Say, serving
 

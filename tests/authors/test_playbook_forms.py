@@ -40,7 +40,7 @@ CHAIN = make_task(
 )
 ATTENTION = make_task(
     "return F.gelu(self.m(F.scaled_dot_product_attention(a, b, c, is_causal=True)) + a)",
-    "*(torch.randn(2, 3, 20, 32) for _ in range(3))",
+    ", ".join(["torch.randn(2, 3, 20, 32)"] * 3),
     "self.m = nn.Linear(32, 32)",
 )
 TASKS = {"collapses": COLLAPSES, "pooled": POOLED, "normed": NORMED, "chain": CHAIN, "attention": ATTENTION}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import in_process
 import pytest
 
-pytest.importorskip("pydantic_ai")
+if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
+    pytest.skip("pydantic-ai is not installed", allow_module_level=True)
 
 from llm.asking import unanswered
 

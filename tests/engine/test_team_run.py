@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ from kernelpro.records import BadInput, Job, Limits, Outcome, RunConfig, Status,
 from kernelpro.report import render
 from kernelpro.search.policy import parse_policy
 
-pytest.importorskip("pydantic_ai")
+if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
+    pytest.skip("pydantic-ai is not installed", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
 from llm.asking import SECRET
 
-pytest.importorskip("pydantic_ai")
+if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
+    pytest.skip("pydantic-ai is not installed", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pydantic_ai")
+if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
+    pytest.skip("pydantic-ai is not installed", allow_module_level=True)
 
 from llm.asking import unanswered
 from spooling import BAD
