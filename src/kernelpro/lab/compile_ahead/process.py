@@ -60,16 +60,15 @@ def serve() -> None:
 def _never_benchmark() -> None:
     """Stop the compiler where it would measure on the device."""
     from torch._inductor.fx_passes import pad_mm
-    from torch._inductor.runtime import benchmarking
+
+    from kernelpro.lab.seeds import call_before_benchmarks
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NeedsDevice("the compiler benchmarks on the device")
 
     if hasattr(pad_mm, "should_pad_bench"):
         pad_mm.should_pad_bench = refuse
-    for name in ("benchmark", "benchmark_gpu"):
-        if hasattr(benchmarking.benchmarker, name):
-            setattr(benchmarking.benchmarker, name, refuse)
+    call_before_benchmarks(refuse)
 
 
 def _name_types_as_on_the_device() -> None:
@@ -137,6 +136,7 @@ def _set_precision(task: Task, model: Any, inputs: list[Any], device: str) -> No
 def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -> tuple[str, str]:
     """torch.compile's code as a candidate, or why there is none."""
     import torch
+    from torch._dynamo.exc import Unsupported
     from torch._inductor.output_code import CompiledFxGraph
 
     from kernelpro.lab import tree
@@ -150,8 +150,11 @@ def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -
     CompiledFxGraph.__call__ = stop  # type: ignore[method-assign,assignment]
     capture._tensor_key = _storage_key
     try:
-        torch.compile(model)(*inputs)  # type: ignore[no-untyped-call]
+        # one graph: the code of the first of several is not a candidate
+        torch.compile(model, fullgraph=True)(*inputs)  # type: ignore[no-untyped-call]
         return "", "no compiled code was called"
+    except Unsupported as error:
+        return "", f"the compiler does not make one graph of it: {str(error).splitlines()[0]}"
     except _Captured as captured:
         outputs: list[Any] = []
         tree.flatten(result if isinstance(result, list | tuple) else [result], outputs)

@@ -15,18 +15,20 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernelpro.lab.energy.meter import EnergyMeter
 from kernelpro.lab.judge import memory_safety, own_work, probes, tripwires, wording
+from kernelpro.lab.judge.candidate_state import CandidateState
 from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
 from kernelpro.lab.judge.memory_use import MemoryUse
+from kernelpro.lab.judge.teardown import Teardown
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.judge.unseen_shape import UnseenCall, prepare_unseen_call
 from kernelpro.lab.languages import detect
@@ -58,24 +60,6 @@ class DuplicateMachineCode(Exception):
     """The candidate's machine code was judged before; the message is its fingerprint."""
 
 
-@dataclass
-class _CandidateState:
-    """The candidate that is being judged, and what is known of it so far."""
-
-    candidate: Candidate
-    clock: Stopwatch = field(default_factory=Stopwatch)
-    machine_code: str = ""
-    """Fingerprint of the candidate's machine code, once it is built."""
-    parameters: str | None = None
-    """How its parameters were set, once it is loaded."""
-    overwritten: tuple[str, ...] = ()
-    """Parameters whose values were replaced by the reference's."""
-    keep_own_values: bool = False
-    """Parameters keep the values of its constructor."""
-    compile_seconds: float = 0.0
-    """Seconds that compilers ran while it was loaded and first called."""
-
-
 class Judge:
     """Warm for one task on one device. Not thread-safe: timing is exclusive."""
 
@@ -84,7 +68,7 @@ class Judge:
         self.notes: list[str] = []
         self.not_scorable: str | None = None
         """Why the task cannot be scored; None where it can."""
-        self._teardown_threads: list[threading.Thread] = []
+        self._teardown = Teardown(bench.is_shared)
         self._preparation_seconds: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._energy_meter: EnergyMeter | None = None
@@ -126,6 +110,7 @@ class Judge:
         at_once = timed and not bench.plan.layout.takes_turns
         if at_once:
             self._prepare_baselines()
+            bench.start_spares()
         if timed:
             with clock("guards"):
                 memory_safety.prepare(bench.target)
@@ -181,22 +166,26 @@ class Judge:
         self._baselines.start_compiling(bench.start_request(), *bench.loader.reference_request())
 
     def _calibrate(self) -> None:
-        with self.bench.preparation("compile baselines"):
+        clock = self.bench.preparation
+        with clock("compile baselines"):
             self._report("waiting for the baselines to compile")
-            self.baselines.warm_up(self.bench.new_seed())
-        with self.bench.preparation("calibrate"):
-            self._calibrate_enough()
+            self.baselines.await_compilers()
+        with self.bench.alone(clock):
+            with clock("tune baselines"):
+                self.baselines.warm_up(self.bench.new_seed())
+            with clock("calibrate"):
+                self._calibrate_enough(clock)
         # no baseline beats the floor: one that does shows that a ceiling was measured too low
         self.bench.floor_ms = min(
             self.bench.floor_ms, *(self.baselines.time_ms(name).value for name in self.baselines.variants)
         )
 
-    def _calibrate_enough(self) -> None:
+    def _calibrate_enough(self, clock: Stopwatch) -> None:
         """Run the calibration rounds that the current effort requires and that are still missing."""
         missing = self._runner.round_count() - self.baselines.calibrated_rounds
         if missing > 0:
             self._report("calibrating the baselines")
-            with self.bench.quiet():
+            with self.bench.alone(clock), self.bench.quiet():
                 self.baselines.calibrate(self._runner.draw_seeds(missing))
 
     # --- judging -------------------------------------------------------------------------------------
@@ -207,7 +196,7 @@ class Judge:
         Raises DuplicateMachineCode where the fingerprint of its machine code is in `known_machine_code`, and
         torch.OutOfMemoryError where the memory plan was wrong; nothing else, whatever the candidate does.
         """
-        state = _CandidateState(candidate)
+        state = CandidateState(candidate)
         if self.not_scorable:
             return self._verdict(state, Status.NOT_SCORABLE, self.not_scorable)
         try:
@@ -217,12 +206,13 @@ class Judge:
             hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
             return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
         finally:
+            self._teardown.prove()
             health.check_device(self.bench.target)
 
-    def _judge(self, state: _CandidateState, known_machine_code: Collection[str]) -> Verdict:
+    def _judge(self, state: CandidateState, known_machine_code: Collection[str]) -> Verdict:
         candidate, clock = state.candidate, state.clock
         tripwires.inspect(candidate.source, self.options.disabled_tripwires)
-        self._calibrate_enough()
+        self._calibrate_enough(clock)
         self._report("building")
         with clock("build"):
             artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
@@ -238,9 +228,9 @@ class Judge:
             raise (guarded.explain(error, candidate, self._check) if guarded else error) from None
         finally:
             if guarded:
-                guarded.close(self._close_in_background)
+                guarded.close(self._teardown.begin)
 
-    def _measure_with_right_values(self, state: _CandidateState, guarded: GuardedCalls | None) -> Verdict:
+    def _measure_with_right_values(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
         """As `_measure_and_decide`. A candidate that is wrong with the reference's values is tried once more
         with those that its constructor made of the same seed: it may have changed weights there (a scale
         folded into them), which values by name undo."""
@@ -258,7 +248,7 @@ class Judge:
                 state.parameters = source
                 raise error from None
 
-    def _measure_and_decide(self, state: _CandidateState, guarded: GuardedCalls | None) -> Verdict:
+    def _measure_and_decide(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
         """The verdict before guarded calls; raises CandidateRejected where the candidate does not pass."""
         clock = state.clock
         with clock("start"):
@@ -266,6 +256,16 @@ class Judge:
             self.wait_for_teardown()
             if guarded:
                 guarded.wait_until_started()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.bench.alone(clock))
+            except BaseException:  # Ctrl-C too: no child is left behind
+                self._teardown.end(participant)
+                raise
+            return self._measure_alone(participant, state)
+
+    def _measure_alone(self, participant: Participant, state: CandidateState) -> Verdict:
+        clock = state.clock
         memory = MemoryUse(self.bench.plan, lambda: self._memory_in_use(participant))
         try:
             with memory.blaming():
@@ -276,17 +276,18 @@ class Judge:
                     energy = self._measure_energy(participant, facts.rounds)
                 measurement = replace(verdict.measurement, seconds=clock.seconds())
                 verdict = replace(verdict, energy=energy, measurement=measurement)
-        except BaseException:  # Ctrl-C too: no child is left behind
-            participant.close()
+        except BaseException:  # Ctrl-C too; before other workers use the device
+            self._teardown.end(participant)
             raise
-        self._close_in_background(participant)
+        self._teardown.begin(participant)
+        self._teardown.prove()
         if slowed := self._runner.slowed_baselines(facts.rounds):
             self.wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
             verdict = replace(self._decide(state, facts), energy=verdict.energy)
         return verdict
 
-    def _with_memory_safety(self, state: _CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
+    def _with_memory_safety(self, state: CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
         """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
         self._report("checking for writes out of bounds")
         if self.bench.plan.layout.takes_turns:
@@ -301,10 +302,7 @@ class Judge:
         measurement = replace(verdict.measurement, seconds=state.clock.seconds())
         return replace(verdict, measurement=measurement, notes=tuple(notes), unseen_shape=unseen)
 
-    def _close_in_background(self, participant: Participant) -> None:
-        self._teardown_threads.append(participant.close_in_background())
-
-    def _measure(self, participant: Participant, state: _CandidateState, memory: MemoryUse) -> Facts:
+    def _measure(self, participant: Participant, state: CandidateState, memory: MemoryUse) -> Facts:
         """Load, verify and time the candidate; raises CandidateRejected where it fails."""
         clock, spec, runner = state.clock, self.bench.output_spec, self._runner
         with clock("load"):
@@ -346,8 +344,7 @@ class Judge:
 
     def wait_for_teardown(self) -> None:
         """The last candidate's processes must have ended before this one is measured."""
-        while self._teardown_threads:
-            self._teardown_threads.pop().join()
+        self._teardown.wait()
 
     def _verify(self, participant: Participant) -> Accuracy:
         """Verify calls on all distributions in random order.
@@ -427,7 +424,7 @@ class Judge:
 
     # --- deciding ------------------------------------------------------------------------------------
 
-    def _decide(self, state: _CandidateState, facts: Facts) -> Verdict:
+    def _decide(self, state: CandidateState, facts: Facts) -> Verdict:
         """The verdict that follows from the facts; raises CandidateRejected where the candidate does not
         pass."""
         decision = decide(facts, self.bench, self.baselines, self._others_are_busy)
@@ -456,12 +453,12 @@ class Judge:
         with self.bench.quiet():
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
-    def _standing_notes(self, state: _CandidateState) -> tuple[str, ...]:
+    def _standing_notes(self, state: CandidateState) -> tuple[str, ...]:
         return tuple(wording.standing_notes(self.bench, self.notes, state.parameters, state.compile_seconds))
 
     def _verdict(
         self,
-        state: _CandidateState,
+        state: CandidateState,
         status: Status,
         reason: str,
         measurement: Measurement = Measurement(),  # noqa: B008 (frozen)

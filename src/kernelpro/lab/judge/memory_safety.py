@@ -61,8 +61,6 @@ class GuardedCalls:
         self._bench, self._inputs = bench, [pair for pair in inputs if pair[1] == AS_GIVEN]
         self._failure = ""
         self._participant: Participant | None = None
-        self._guarded = False
-        """Whether buffers of the child have guards."""
         self._is_clean = False
         """All guarded calls were right."""
         self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
@@ -74,11 +72,8 @@ class GuardedCalls:
 
     def _start(self) -> None:
         try:
-            self._participant = self._bench.start_guarded(self._regions, self._slots)
             library = cpu_guards.build_library() if self._bench.target == "cpu" else b""
-            seconds = self._bench.options.call_timeout
-            reply = self._participant.request(self._bench.start_request(), seconds, library)
-            self._guarded = reply.get("guarded") is True
+            self._participant = self._bench.start_guarded(self._regions, self._slots, library)
         except (CandidateRejected, CannotStart, torch.OutOfMemoryError) as error:
             self._failure = str(error)
 
@@ -104,7 +99,7 @@ class GuardedCalls:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
             return f"{_NOT_CHECKED}: {error}"
-        return "" if self._guarded else _UNGUARDED[self._bench.target]
+        return "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
 
     def try_unseen(self, call: UnseenCall | None) -> UnseenShape | None:
         """Call the candidate with another batch size, after `check`; None where that cannot be tried."""

@@ -46,6 +46,8 @@ class Baselines:
     seeds: dict[str, str] = field(default_factory=dict)
     """The compilers' code as candidates (lab/seeds), by variant, where it could be captured."""
     _control_variant: str = ""
+    _reply: dict[str, Any] | None = None
+    """Of the compilers: what they have compiled, or that they wait."""
 
     def start_compiling(self, start: dict[str, Any], load: dict[str, Any], tail: bytes) -> None:
         """Load the reference and start the compilers; returns while they work."""
@@ -59,13 +61,22 @@ class Baselines:
                 f"the reference cannot be loaded in a process of its own: {error.reason}"
             ) from None
 
+    def await_compilers(self) -> None:
+        """Wait until the variants are compiled, or until a compiler has to measure on the device: it waits
+        for `warm_up` then."""
+        self._reply = self._receive("compile_variants")
+
     def warm_up(self, seed: int) -> None:
-        """Wait for the compilers, then call every variant once. A variant that failed is left out, with a
-        note."""
-        try:
-            reply = self.participant.receive("compile_variants", self.first_timeout)
-        except CandidateRejected as error:
-            raise BadInput(f"the baselines do not compile: {error.reason}") from None
+        """Let compilers measure, then call every variant once; nothing else may use the device meanwhile. A
+        variant that failed is left out, with a note."""
+        if self._reply is None:
+            self.await_compilers()
+        if self._reply and self._reply.get("tuning"):
+            self.participant.send({"op": "tune"})
+            self.await_compilers()
+            self._receive("tune")
+        assert self._reply
+        reply = self._reply
         self.seeds = reply["seeds"]
         for variant, reason in reply["failed"].items():
             if variant.startswith("eager") and "out of memory" in reason.lower():
@@ -81,6 +92,12 @@ class Baselines:
         if self.uses_sealed_calls:
             self.prelaunchable = {name for name in self.variants if self._can_prelaunch(name, inputs)}
         self.anchor = min(self.warm_ms, key=lambda name: self.warm_ms[name])
+
+    def _receive(self, operation: str) -> dict[str, Any]:
+        try:
+            return self.participant.receive(operation, self.first_timeout)
+        except CandidateRejected as error:
+            raise BadInput(f"the baselines do not compile: {error.reason}") from None
 
     def _can_prelaunch(self, variant: str, inputs: list[torch.Tensor]) -> bool:
         if not self.participant.can_prelaunch:

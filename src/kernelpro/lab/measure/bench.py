@@ -7,17 +7,18 @@ this process.
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.device_lock import DeviceLock
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
@@ -26,6 +27,14 @@ from kernelpro.lab.measure.loading import CandidateLoader, LoadedParameters
 from kernelpro.lab.measure.memory_plan import GB, TaskSizes, plan_memory
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
+from kernelpro.lab.measure.process_settings import (
+    are_compiled,
+    candidate_limits,
+    compiler_cache_dir,
+    file_descriptors,
+    thread_variables,
+)
+from kernelpro.lab.measure.spares import Spares
 from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox.builds import Builds, compiler_variables
@@ -34,10 +43,10 @@ from kernelpro.lab.sandbox.guards import MARGIN_BYTES
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region, Slot, layout
 from kernelpro.lab.sandbox.outputs import OutputSpec
-from kernelpro.lab.sandbox.process import ResourceLimits, SandboxedProcess
+from kernelpro.lab.sandbox.process import SandboxedProcess
 from kernelpro.lab.tasks import batches, paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
-from kernelpro.records import BadInput, Candidate, Options, Target, Task, folders
+from kernelpro.records import BadInput, Candidate, Options, Target, Task
 
 _COMPILER_MODULES = (
     "torch._dynamo",
@@ -62,14 +71,18 @@ class Bench:
         launcher: SandboxLauncher,
         builds: Builds,
         plan_failures: int = 0,
+        lock: DeviceLock | None = None,
     ):
-        """`plan_failures`: how often memory has run out although the plan said that it would not."""
+        """`plan_failures`: how often memory has run out although the plan said that it would not. `lock`: of
+        the device, where other workers may use it."""
+        self._lock = lock or DeviceLock(target)
         self.task, self.target, self.options = task, target, options
         self._plan_failures = plan_failures
         self._ballast: device_memory.Ballast | None = None
         self.launcher, self.builds = launcher, builds
         self.preparation = Stopwatch()
         self.turns = Turns(enabled=False, seconds=options.call_timeout)
+        self._spares = Spares()
         self._regions: list[Region] = []
         self._candidate_regions: list[Region] = []
         self._guarded_regions: list[Region] = []
@@ -84,7 +97,7 @@ class Bench:
                         "no CUDA device is visible to torch: use --target cpu, or run on a host with a GPU"
                     )
                 device_memory.avoid_fragmentation()
-                if _are_compiled(self.options.baselines):
+                if are_compiled(self.options.baselines):
                     self.launcher.preload(_COMPILER_MODULES)  # meanwhile; on a CPU it would disturb ceilings
                 torch.zeros(1, device="cuda")
             self._ballast = device_memory.Ballast(self.target)
@@ -130,6 +143,24 @@ class Bench:
     def quiet(self) -> AbstractContextManager[None]:
         """A context for timing: on a CPU none of our compilers runs meanwhile."""
         return without_compilers() if self.target == "cpu" else nullcontext()
+
+    @contextmanager
+    def alone(self, clock: Stopwatch) -> Iterator[None]:
+        """A context for all that is timed, and for candidates before they are timed: no other worker works on
+        this GPU. No process of another candidate is left when it begins, nor of this one when it ends."""
+        self._spares.wait()
+        if not self.is_shared:
+            yield
+            return
+        with ExitStack() as stack:
+            with clock("wait for other workers"):
+                stack.enter_context(self._lock.alone())
+            yield
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other workers use this device."""
+        return self.target == "cuda" and self._lock.shares > 1
 
     def new_seed(self) -> int:
         """A seed that no candidate can predict."""
@@ -185,7 +216,7 @@ class Bench:
         # what this process holds now is part of the plan
         self.free_own_memory()
         held = torch.cuda.memory_allocated() if self.target == "cuda" else sizes.parameters
-        free = device_memory.free_bytes(self.target, held)
+        free = device_memory.free_bytes(self.target, held, self._lock.shares)
         sliceable, fits = True, False
         for _ in range(_MAX_PLANS):
             self.plan = plan_memory(
@@ -301,11 +332,11 @@ class Bench:
     def start_reference(self, variants: Collection[str], buffer_sets: int | None = None) -> Participant:
         """A process for the reference, which may keep its compilers' caches; with buffers for inputs, or
         none."""
-        cache = _compiler_cache_dir()
+        cache = compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-        if _are_compiled(variants):
+        if are_compiled(variants):
             self.launcher.preload(_COMPILER_MODULES)
-        environment = caches | _thread_variables() | paths.child_environment()
+        environment = caches | thread_variables() | paths.child_environment()
         regions, page = self._reference_regions(buffer_sets), self._completion_page()
         try:
             if regions:
@@ -314,7 +345,7 @@ class Bench:
                 self.free_own_memory()  # compilers need as much as a call
             process = self.launcher.start(
                 "baseline",
-                shared_fds=_file_descriptors(regions, page),
+                shared_fds=file_descriptors(regions, page),
                 environment=environment,
                 trusted_dirs=[cache],
             )
@@ -368,9 +399,32 @@ class Bench:
         self._require_candidate_regions()
         if self.target == "cuda":
             torch.cuda.empty_cache()  # what the judge does not use is the candidate's
-        participant = self._start_participant(role, self._candidate_regions, None, allowed_syscalls)
+        if role == "candidate" and (spare := self._take_spare(role)):
+            spare.regions = self._candidate_regions
+            return spare
+        return self._start_process(role, self._candidate_regions, None, allowed_syscalls)
+
+    def start_spares(self) -> None:
+        """Start the processes of the next candidate while the task is prepared."""
+        if self.target == "cuda" and not self.options.memory_gib:
+            for role in ("candidate", "guarded"):
+                self._spares.begin(role, partial(self._start_process, role, [], None))
+
+    def _take_spare(self, role: str) -> Participant | None:
+        return None if self.options.memory_gib else self._spares.take(role)  # it has no such limit
+
+    def _start_process(
+        self,
+        role: str,
+        regions: list[Region],
+        slots: list[Slot] | None,
+        allowed_syscalls: tuple[str, ...] = (),
+        tail: bytes = b"",
+    ) -> Participant:
+        participant = self._start_participant(role, regions, slots, allowed_syscalls)
         try:
-            participant.request(self.start_request(), self.options.call_timeout)
+            reply = participant.request(self.start_request(), self.options.call_timeout, tail)
+            participant.is_guarded = reply.get("guarded") is True
         except BaseException:  # Ctrl-C too: no child is left behind
             participant.close()
             raise
@@ -383,16 +437,13 @@ class Bench:
         slots: list[Slot] | None,
         allowed_syscalls: tuple[str, ...] = (),
     ) -> Participant:
-        memory = int(self.options.memory_gib * 2**30) or int(
-            0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        )
         page = self._completion_page()
         try:
             process = self.launcher.start(
                 role,
-                ResourceLimits(memory, address_space=self.target == "cpu"),
-                _file_descriptors(regions, page),
-                _thread_variables() | compiler_variables(self.target),
+                candidate_limits(self.options.memory_gib, self.target),
+                file_descriptors(regions, page),
+                thread_variables() | compiler_variables(self.target),
                 allowed_syscalls=allowed_syscalls,
             )
         except BaseException:  # Ctrl-C too
@@ -421,9 +472,12 @@ class Bench:
             self.release_regions(self._guarded_regions)
         self._guarded_regions = []
 
-    def start_guarded(self, regions: list[Region], slots: list[Slot]) -> Participant:
-        """A fresh process for calls with guards; it has not been asked to start."""
-        return self._start_participant("guarded", regions, slots)
+    def start_guarded(self, regions: list[Region], slots: list[Slot], library: bytes) -> Participant:
+        """A fresh process for calls with guards; on a CPU they come from `library`."""
+        if spare := self._take_spare("guarded"):
+            spare.regions, spare.slots = regions, slots
+            return spare
+        return self._start_process("guarded", regions, slots, tail=library)
 
     def load_candidate(
         self, participant: Participant, candidate: Candidate, keep_own_values: bool = False
@@ -437,28 +491,9 @@ class Bench:
 
     def close(self) -> None:
         """Free all buffers and unload the task."""
+        self._spares.close()
         for region in self._regions:
             region.close()
         if self._ballast:
             self._ballast.close()
         unload(self.task)
-
-
-def _are_compiled(variants: Collection[str]) -> bool:
-    return any(not name.startswith("eager") for name in variants)
-
-
-def _file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:
-    """Those of the regions on a CPU, of the completion page on a GPU."""
-    return (*(region.fd for region in regions if region.fd is not None), *((page.fd,) if page else ()))
-
-
-def _thread_variables() -> dict[str, str]:
-    return {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-
-
-def _compiler_cache_dir() -> str:
-    """Kept between runs: the reference is the user's own and trusted."""
-    path = folders.cache("compiled")
-    path.mkdir(parents=True, exist_ok=True)
-    return str(path)

@@ -67,8 +67,10 @@ class Participant(ABC):
         trusted: bool = False,
     ):
         """`trusted`: the parent does not check for other processes that it may have started."""
-        self.process, self.regions, self._slots, self.trusted = process, regions, slots, trusted
+        self.process, self.regions, self.slots, self.trusted = process, regions, slots, trusted
         self.turns: Turns | None = None
+        self.is_guarded = False
+        """Whether its buffers have guards."""
         self._form, self._flusher = form, flusher
         self._reader: HostReader | DeviceReader = self._make_reader()
         self.cpu_ms_while_stopped: list[float] = []
@@ -112,7 +114,7 @@ class Participant(ABC):
     def map_inputs(self, seconds: float) -> None:
         """Map the input regions in the child."""
         regions = [{"nbytes": region.nbytes, "handle": region.handle} for region in self.regions]
-        slots, gate = [slot.to_json() for slot in self._slots], self.regions[0].gate_offset
+        slots, gate = [slot.to_json() for slot in self.slots], self.regions[0].gate_offset
         reply = self.request(
             {"op": "map_inputs", "regions": regions, "slots": slots, "form": self._form, "gate": gate},
             seconds,
@@ -121,7 +123,7 @@ class Participant(ABC):
 
     def use_slots(self, slots: list[Slot], seconds: float) -> None:
         """Map other inputs in the same regions."""
-        self._slots = slots
+        self.slots = slots
         self.map_inputs(seconds)
 
     @contextmanager
@@ -261,7 +263,7 @@ class Participant(ABC):
     def write_inputs(self, buffer_set: int, inputs: list[torch.Tensor]) -> None:
         """Copy inputs into one buffer set."""
         raw = self.regions[buffer_set].raw
-        for slot, tensor in zip(self._slots, inputs, strict=True):
+        for slot, tensor in zip(self.slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
 
     def _write_and_flush(self, buffer_set: int, inputs: list[torch.Tensor]) -> None:
@@ -277,7 +279,7 @@ class Participant(ABC):
 
     def _check_inputs_unmodified(self, buffer_set: int, inputs: list[torch.Tensor]) -> None:
         raw = self.regions[buffer_set].raw
-        for index, (slot, tensor) in enumerate(zip(self._slots, inputs, strict=True)):
+        for index, (slot, tensor) in enumerate(zip(self.slots, inputs, strict=True)):
             if not same_bits(slot.view(raw), tensor):
                 raise CandidateRejected(
                     Status.WRONG, f"modifies its input {index}, which the reference does not modify"
@@ -319,6 +321,7 @@ _PHASES = {
     "damages": "after a call",
     "kernel_times": "while its kernels were timed",
     "compile_variants": "compiling the baselines",
+    "tune": "compiling the baselines",
     "compiled_source": "compiling the reference",
     "trace": "while being traced",
     "sustain": "while being called in a loop",
