@@ -13,9 +13,6 @@ next references (lab/compile_ahead) and the worker builds the next candidates.
 `kernelpro bench kernels:PATH --out OUT` makes its table. Problems that have a row there, or in a file of
 `--previous`, are skipped. Levels are interleaved: a run that ends early has covered all of them.
 
-`--workers N` lets so many workers share the device: they prepare and guard beside each other, and time one at
-a time. It pays for small problems (`--max-gb 3`); the others take another call (`--min-gb 3`).
-
 `--sample N` draws N problems at random, with `--max-gb` among those whose eager call needs no more memory.
 `--free-gb` occupies the device's memory up to that rest first, as if the device were smaller.
 """
@@ -41,7 +38,7 @@ from typing import Any
 from suite_rows import format_tables, read_rows
 
 from kernelpro.lab.compile_ahead import AheadCompilers, AheadRequest, AheadResult
-from kernelpro.pools.local import LocalPool, local_devices
+from kernelpro.pools.local import LocalPool
 from kernelpro.records import Candidate, Job, Options, Result, digest
 from kernelpro.suites.judging import BenchJob
 from kernelpro.suites.problems import Problem, find_problems
@@ -197,12 +194,10 @@ class SuiteRun:
         ahead = AheadCompilers(options.ahead, out / "ahead.log") if options.ahead else None
         memory = MemoryWatch() if options.target == "cuda" else None
         try:
-            devices = local_devices(workers=1) * options.workers
-            with ResultsLog(out) as results, LocalPool(devices=devices, warn=self.say) as pool:
+            with ResultsLog(out) as results, LocalPool(warn=self.say) as pool:
                 self.results, self.pool, self.memory = results, pool, memory
-                # the workers start while the first references compile
-                for _ in devices:
-                    pool.submit(Job("environment", "environment", target=options.target))
+                # the worker starts while the first references compile
+                pool.submit(Job("environment", "environment", target=options.target))
                 return self._loop(ahead)
         finally:
             if ahead:
@@ -246,10 +241,8 @@ class SuiteRun:
                     self._finish(*self.judging.pop(future), future.result())
 
     def _accept(self, item: Item) -> None:
-        needed, smallest, limit = item.ahead.eager_bytes, self.options.min_gb, self.options.max_gb
+        needed, limit = item.ahead.eager_bytes, self.options.max_gb
         if limit is not None and (needed is None or needed > limit * 1e9):
-            return
-        if smallest is not None and needed is not None and needed <= smallest * 1e9:
             return
         self.accepted += 1
         if item.key not in self.done:
@@ -339,14 +332,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--sample", type=int, metavar="N", help="only N problems, drawn at random")
     add("--seed", type=int, default=0, help="of the sample")
     add("--max-gb", type=float, metavar="GB", help="only problems whose eager call needs no more")
-    add("--min-gb", type=float, metavar="GB", help="only problems whose eager call needs more")
-    add("--workers", type=int, default=1, metavar="N", help="workers that share the device")
     add("--free-gb", type=float, metavar="GB", help="leave only so much of the device's memory free")
     options = parser.parse_args()
     if not options.table and not (options.suite and options.out):
         parser.error("give a suite and --out, or --table")
-    if (options.max_gb or options.min_gb) is not None and not options.ahead:
-        parser.error("--max-gb and --min-gb need --ahead: these processes compute the memory")
+    if options.max_gb is not None and not options.ahead:
+        parser.error("--max-gb needs --ahead: these processes compute the memory")
     return options
 
 

@@ -36,7 +36,7 @@ PACKAGES = (
 """Lower layers first. A layer may import from layers before it; parts of one layer do not import each other."""
 LAB = (
     ("archive", "exclusive", "garbage", "machine", "tree", "operator_mode"),
-    ("device_lock", "languages", "tasks"),
+    ("languages", "tasks"),
     ("seeds",),
     ("sandbox",),
     ("compile_ahead", "measure"),

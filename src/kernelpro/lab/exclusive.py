@@ -16,9 +16,8 @@ from pathlib import Path
 _FOLDER = Path("/tmp/kernelpro-locks")
 """The same for all users: not $TMPDIR, which each worker has its own. KERNELPRO_LOCKS sets another folder,
 for processes that may time beside others."""
-SHARES_VARIABLE = "KERNELPRO_DEVICE_SHARES"
-"""How many workers a pool has started for the worker's GPU; see device_lock.py."""
 _REPORT_SECONDS = 5.0
+
 
 Report = Callable[[str], None]
 
@@ -27,13 +26,6 @@ Report = Callable[[str], None]
 def exclusive(device: str, report: Report) -> Iterator[None]:
     """Hold a device (a GPU's UUID, or `cpu`). `report` is called while it waits."""
     with _locked(device, fcntl.LOCK_EX, report):
-        yield
-
-
-@contextlib.contextmanager
-def shared(device: str, report: Report) -> Iterator[None]:
-    """Hold a device beside others that hold it so."""
-    with _locked(device, fcntl.LOCK_SH, report):
         yield
 
 

@@ -14,9 +14,9 @@ from typing import Any, get_args
 import torch
 
 from kernelpro.lab.compile_ahead import AheadCompilers
-from kernelpro.lab.device_lock import DeviceLock, lock_on
 from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter
+from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
 from kernelpro.lab.measure import environment
@@ -80,7 +80,6 @@ class JobRunner:
     """Runs jobs and keeps one task warm, so that consecutive jobs of a task prepare it once."""
 
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
-        self._locks: dict[Target, DeviceLock] = {}
         self._launcher, self._write = launcher, write
         self._builds, self._references = Builds(self._launcher), AheadCompilers()
         self._warm: list[_WarmShape] = []
@@ -114,22 +113,14 @@ class JobRunner:
 
     @contextmanager
     def _device_held(self, job: Job) -> Iterator[None]:
-        """Hold the device, exclusively but for what workers may do beside each other, and count the
-        seconds."""
-        lock = self._lock_on(self._target(job))
-        alone = job.kind not in ("judge", "probe") or job.tune_points > 0
-        with lock.held(self.reporter(job), alone):
-            start, waited = time.monotonic(), lock.waited_seconds
+        """Hold the device exclusively and count the seconds."""
+        target = self._target(job)
+        with exclusive(_device_lock_name(target), self.reporter(job)):
+            start = time.monotonic()
             try:
                 yield
             finally:
-                seconds = time.monotonic() - start
-                self._device_seconds += seconds - (lock.waited_seconds - waited)
-
-    def _lock_on(self, target: Target) -> DeviceLock:
-        if target not in self._locks:
-            self._locks[target] = lock_on(target)
-        return self._locks[target]
+                self._device_seconds += time.monotonic() - start
 
     def _run(self, job: Job) -> Result:
         try:
@@ -337,7 +328,6 @@ class JobRunner:
                     self._launcher,
                     self._builds,
                     self._plan_failures,
-                    self._lock_on(self._target(job)),
                 )
                 self._warm.append(_WarmShape(bench))
                 bench.open(self.reporter(job))
@@ -437,6 +427,13 @@ def _environment(target: Target, sandbox: str) -> EnvironmentData:
         return EnvironmentData(snapshot, sandbox, energy_counter=find_counter(target).name)
     except NoEnergyCounter as reason:
         return EnvironmentData(snapshot, sandbox, energy_error=str(reason))
+
+
+def _device_lock_name(target: Target) -> str:
+    """The name of the lock on a device."""
+    if target == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
 def _is_timed(job: Job) -> bool:

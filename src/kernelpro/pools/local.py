@@ -1,8 +1,5 @@
 """The local pool: one warm worker process for each device of this machine.
 
-A GPU that is given several times gets as many workers, which share it (lab/device_lock.py): each has an equal
-part of the memory, and what is timed has the device to itself. It pays for many tasks that are small.
-
 Each worker gets a few jobs and runs them in the order of sending; it builds the candidates of the others
 meanwhile. Jobs that were not sent yet can be cancelled. See scheduler.py for who gets what.
 
@@ -142,8 +139,7 @@ class LocalPool(Pool):
     def _process_of(self, worker: _DeviceState) -> WorkerProcess:
         """The worker process of a device; it is started if there is none."""
         if worker.process is None:
-            shares = sum(other.device == worker.device for other in self._workers)
-            worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox, shares), ""
+            worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox), ""
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
         return worker.process
 
@@ -182,7 +178,7 @@ class LocalPool(Pool):
             if self._closing.is_set():
                 return
             if process.device_failed:
-                self._abandon(worker.device)
+                worker.failed = True
                 reason = f"{worker.device.label} failed its health check"
                 self._warn(f"{reason} and is not used any more")
             unfinished = list(worker.sent.values())
@@ -193,14 +189,6 @@ class LocalPool(Pool):
             victim.finish(lost_result(victim.job, victim.bug, internal_error=True))
         elif victim:
             victim.finish(lost_result(victim.job, f"the worker died while it ran this job ({reason})"))
-
-    def _abandon(self, device: Device) -> None:
-        """Use a device no more, nor the workers that share it."""
-        for worker in self._workers:
-            if worker.device == device:
-                worker.failed = True
-                if worker.process:
-                    worker.process.kill()
 
     def _watch_workers(self) -> None:
         """Kill workers that hang, and dispatch to workers that waited in vain for a run's next job."""

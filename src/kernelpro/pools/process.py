@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelpro.lab import worker
-from kernelpro.lab.exclusive import SHARES_VARIABLE
 from kernelpro.lab.machine import Device, gpus
 from kernelpro.lab.tasks import paths
 from kernelpro.records import BadInput, Job, Progress, Result
@@ -26,8 +25,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 class WorkerProcess:
     """A worker process and its temporary folder, which is removed with it."""
 
-    def __init__(self, device: Device, sandbox: str, shares: int = 1):
-        """`shares`: how many workers use this device."""
+    def __init__(self, device: Device, sandbox: str):
         if "KERNELPRO_PARENT" in os.environ:  # this is a worker, which has imported the file of a task
             raise BadInput(
                 "a task's file must not judge or optimize when it is imported: put that under "
@@ -40,8 +38,6 @@ class WorkerProcess:
             "TMPDIR": self._folder.name,
         }
         environment |= {"KERNELPRO_PARENT": str(os.getpid())} | paths.worker_environment()
-        if device.gpu:
-            environment[SHARES_VARIABLE] = str(shares)
         if device.gpu and len(gpus()) > 1:
             environment["CUDA_VISIBLE_DEVICES"] = device.gpu.uuid
         self._process = subprocess.Popen(

@@ -15,8 +15,8 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from kernelpro.lab.judge.candidate_state import CandidateState
 from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
 from kernelpro.lab.judge.memory_use import MemoryUse
-from kernelpro.lab.judge.teardown import Teardown
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.judge.unseen_shape import UnseenCall, prepare_unseen_call
 from kernelpro.lab.languages import detect
@@ -42,7 +41,6 @@ from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
 from kernelpro.lab.measure.rounds import Rounds
-from kernelpro.lab.measure.stopwatch import Stopwatch
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS, WITH_INFINITIES
@@ -68,7 +66,7 @@ class Judge:
         self.notes: list[str] = []
         self.not_scorable: str | None = None
         """Why the task cannot be scored; None where it can."""
-        self._teardown = Teardown(bench.is_shared)
+        self._teardown_threads: list[threading.Thread] = []
         self._preparation_seconds: dict[str, float] = {}
         self._baselines: Baselines | None = None
         self._energy_meter: EnergyMeter | None = None
@@ -170,22 +168,22 @@ class Judge:
         with clock("compile baselines"):
             self._report("waiting for the baselines to compile")
             self.baselines.await_compilers()
-        with self.bench.alone(clock):
-            with clock("tune baselines"):
-                self.baselines.warm_up(self.bench.new_seed())
-            with clock("calibrate"):
-                self._calibrate_enough(clock)
+        self.bench.await_spares()
+        with clock("tune baselines"):
+            self.baselines.warm_up(self.bench.new_seed())
+        with clock("calibrate"):
+            self._calibrate_enough()
         # no baseline beats the floor: one that does shows that a ceiling was measured too low
         self.bench.floor_ms = min(
             self.bench.floor_ms, *(self.baselines.time_ms(name).value for name in self.baselines.variants)
         )
 
-    def _calibrate_enough(self, clock: Stopwatch) -> None:
+    def _calibrate_enough(self) -> None:
         """Run the calibration rounds that the current effort requires and that are still missing."""
         missing = self._runner.round_count() - self.baselines.calibrated_rounds
         if missing > 0:
             self._report("calibrating the baselines")
-            with self.bench.alone(clock), self.bench.quiet():
+            with self.bench.quiet():
                 self.baselines.calibrate(self._runner.draw_seeds(missing))
 
     # --- judging -------------------------------------------------------------------------------------
@@ -206,13 +204,12 @@ class Judge:
             hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
             return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
         finally:
-            self._teardown.prove()
             health.check_device(self.bench.target)
 
     def _judge(self, state: CandidateState, known_machine_code: Collection[str]) -> Verdict:
         candidate, clock = state.candidate, state.clock
         tripwires.inspect(candidate.source, self.options.disabled_tripwires)
-        self._calibrate_enough(clock)
+        self._calibrate_enough()
         self._report("building")
         with clock("build"):
             artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
@@ -228,7 +225,7 @@ class Judge:
             raise (guarded.explain(error, candidate, self._check) if guarded else error) from None
         finally:
             if guarded:
-                guarded.close(self._teardown.begin)
+                guarded.close(self._close_in_background)
 
     def _measure_with_right_values(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
         """As `_measure_and_decide`. A candidate that is wrong with the reference's values is tried once more
@@ -256,16 +253,6 @@ class Judge:
             self.wait_for_teardown()
             if guarded:
                 guarded.wait_until_started()
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self.bench.alone(clock))
-            except BaseException:  # Ctrl-C too: no child is left behind
-                self._teardown.end(participant)
-                raise
-            return self._measure_alone(participant, state)
-
-    def _measure_alone(self, participant: Participant, state: CandidateState) -> Verdict:
-        clock = state.clock
         memory = MemoryUse(self.bench.plan, lambda: self._memory_in_use(participant))
         try:
             with memory.blaming():
@@ -276,11 +263,10 @@ class Judge:
                     energy = self._measure_energy(participant, facts.rounds)
                 measurement = replace(verdict.measurement, seconds=clock.seconds())
                 verdict = replace(verdict, energy=energy, measurement=measurement)
-        except BaseException:  # Ctrl-C too; before other workers use the device
-            self._teardown.end(participant)
+        except BaseException:  # Ctrl-C too: no child is left behind
+            participant.close()
             raise
-        self._teardown.begin(participant)
-        self._teardown.prove()
+        self._close_in_background(participant)
         if slowed := self._runner.slowed_baselines(facts.rounds):
             self.wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
@@ -301,6 +287,9 @@ class Judge:
                 notes += memory_safety.sanitize(self.bench, state.candidate, self._report)
         measurement = replace(verdict.measurement, seconds=state.clock.seconds())
         return replace(verdict, measurement=measurement, notes=tuple(notes), unseen_shape=unseen)
+
+    def _close_in_background(self, participant: Participant) -> None:
+        self._teardown_threads.append(participant.close_in_background())
 
     def _measure(self, participant: Participant, state: CandidateState, memory: MemoryUse) -> Facts:
         """Load, verify and time the candidate; raises CandidateRejected where it fails."""
@@ -344,7 +333,8 @@ class Judge:
 
     def wait_for_teardown(self) -> None:
         """The last candidate's processes must have ended before this one is measured."""
-        self._teardown.wait()
+        while self._teardown_threads:
+            self._teardown_threads.pop().join()
 
     def _verify(self, participant: Participant) -> Accuracy:
         """Verify calls on all distributions in random order.

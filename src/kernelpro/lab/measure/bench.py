@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.device_lock import DeviceLock
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
@@ -71,11 +70,8 @@ class Bench:
         launcher: SandboxLauncher,
         builds: Builds,
         plan_failures: int = 0,
-        lock: DeviceLock | None = None,
     ):
-        """`plan_failures`: how often memory has run out although the plan said that it would not. `lock`: of
-        the device, where other workers may use it."""
-        self._lock = lock or DeviceLock(target)
+        """`plan_failures`: how often memory has run out although the plan said that it would not."""
         self.task, self.target, self.options = task, target, options
         self._plan_failures = plan_failures
         self._ballast: device_memory.Ballast | None = None
@@ -144,24 +140,6 @@ class Bench:
         """A context for timing: on a CPU none of our compilers runs meanwhile."""
         return without_compilers() if self.target == "cpu" else nullcontext()
 
-    @contextmanager
-    def alone(self, clock: Stopwatch) -> Iterator[None]:
-        """A context for all that is timed, and for candidates before they are timed: no other worker works on
-        this GPU. No process of another candidate is left when it begins, nor of this one when it ends."""
-        self._spares.wait()
-        if not self.is_shared:
-            yield
-            return
-        with ExitStack() as stack:
-            with clock("wait for other workers"):
-                stack.enter_context(self._lock.alone())
-            yield
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other workers use this device."""
-        return self.target == "cuda" and self._lock.shares > 1
-
     def new_seed(self) -> int:
         """A seed that no candidate can predict."""
         return self.secret.getrandbits(48)
@@ -216,7 +194,7 @@ class Bench:
         # what this process holds now is part of the plan
         self.free_own_memory()
         held = torch.cuda.memory_allocated() if self.target == "cuda" else sizes.parameters
-        free = device_memory.free_bytes(self.target, held, self._lock.shares)
+        free = device_memory.free_bytes(self.target, held)
         sliceable, fits = True, False
         for _ in range(_MAX_PLANS):
             self.plan = plan_memory(
@@ -409,6 +387,10 @@ class Bench:
         if self.target == "cuda" and not self.options.memory_gib:
             for role in ("candidate", "guarded"):
                 self._spares.begin(role, partial(self._start_process, role, [], None))
+
+    def await_spares(self) -> None:
+        """Wait until they have started: nothing may be timed before."""
+        self._spares.wait()
 
     def _take_spare(self, role: str) -> Participant | None:
         return None if self.options.memory_gib else self._spares.take(role)  # it has no such limit

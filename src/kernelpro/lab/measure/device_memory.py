@@ -19,8 +19,6 @@ from kernelpro.lab.sandbox import gpu, procfs
 from kernelpro.records import BadInput, Target
 
 LIMIT_VARIABLE = "KERNELPRO_MEMORY_GB"
-_WORKER_BYTES = 700 << 20
-"""A worker's own context on a GPU."""
 _CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -41,14 +39,12 @@ def limit_bytes() -> int | None:
     return int(limit * GB)
 
 
-def free_bytes(target: Target, held: int = 0, shares: int = 1) -> int:
+def free_bytes(target: Target, held: int = 0) -> int:
     """Bytes that this process and its children can allocate beside the `held` ones, and those; its own unused
-    cache counts as free. Of a GPU that several workers share, at most an equal part."""
+    cache counts as free."""
     if target == "cuda":
         torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        part = total if shares == 1 else total // shares - _WORKER_BYTES
-        return min(int(free) + held, int(part))
+        return int(torch.cuda.mem_get_info()[0]) + held
     free = host_bytes() + held
     limit = limit_bytes()
     return free if limit is None else min(limit, free)

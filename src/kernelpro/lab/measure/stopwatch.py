@@ -16,12 +16,12 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        """Measure one stage."""
+        """Measure one stage; of one that is repeated, the sum."""
         begun = time.perf_counter()
         try:
             yield
         finally:
-            self._stages[stage] = time.perf_counter() - begun
+            self._stages[stage] = self._stages.get(stage, 0.0) + time.perf_counter() - begun
 
     def seconds(self) -> dict[str, float]:
         """By stage, and in `total`."""

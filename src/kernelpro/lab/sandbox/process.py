@@ -68,8 +68,6 @@ class SandboxedProcess:
         """Which limit the sandbox was killed for exceeding; empty where none."""
         self.compile_seconds = 0.0
         """Seconds that the parent has waited for compilers in it."""
-        self.survived_kill = False
-        """`kill` has waited in vain for its end."""
         self._wait_status: int | None = None
         self._closing = threading.Event()
         self._log_thread = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
@@ -299,7 +297,6 @@ class SandboxedProcess:
         deadline = time.monotonic() + 2.0
         while procfs.alive(self._guard_pid) and time.monotonic() < deadline:
             time.sleep(0.001)  # the guard reaps the descendants
-        self.survived_kill = self._wait_status is None and procfs.alive(self.pid)
         procfs.send_signal(self._guard_pid, signal.SIGKILL)
         if self._limit_thread_runs():
             self._limit_thread.join()
