@@ -10,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment
 
-from kernelpro import __version__
 from kernelpro.engine.store import RunStore
 from kernelpro.llm.transcripts import FILE
 from kernelpro.records import BadInput, ComparableTimes, Cost, RunConfig
@@ -44,8 +43,7 @@ def _templates() -> Environment:
 
 def page(template: str, **values: Any) -> str:
     """One of the pages: `runs`, `run`, `compare`, `suites`, `suite` or `error`."""
-    defaults = {"version": __version__, "steers": False}
-    return _templates().get_template(f"live_{template}.html").render(defaults | values)
+    return _templates().get_template(f"live_{template}.html").render({"steers": False} | values)
 
 
 def run_facts(store: RunStore) -> dict[str, Any]:
@@ -58,9 +56,7 @@ def run_facts(store: RunStore) -> dict[str, Any]:
         "author": short_name(config.author_name),
         "policy": config.policy,
         "objective": config.objective,
-        "concurrency": config.concurrency,
         "hears_hints": hears_hints(config),
-        "created": store.created,
     }
 
 

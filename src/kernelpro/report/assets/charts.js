@@ -1,9 +1,10 @@
-/* The charts of a run: plain data in, ECharts options out; no page, no state.
+/* The charts of a run: plain data in, ECharts options out; no state.
  *
  *   KernelProCharts.progress(data, look, "step" | "time" | "money")   every candidate's time, the best so far, baselines and floor
  *   KernelProCharts.tree(data, look, view)                  the search tree; size(data, view) returns its size in pixels
  *   KernelProCharts.offPath(data)                           steps to fold so that a large tree first shows the path to the winner
  *   KernelProCharts.roofline(data, look)                    the path from the reference to the winner, under measured roofs
+ *   KernelProCharts.look()                                  the colours of the page, for the charts
  *
  * data: { progress, steps, baselines, floor_ms, roofline } as the JSON report has them.
  * view: { onlyPassed: steps that passed and what led to them, folded: a set of steps whose descendants are hidden }.
@@ -26,7 +27,19 @@ const KernelProCharts = (() => {
   const rate = (value) => `${scaled(value)}FLOP/s`;
   const words = (state) => state.replace(/_/g, " ");
   const ratio = (step) => (step.hardest_baseline ? step.speedup[step.hardest_baseline].value : null);
-  const faded = ["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "chosen", "drafted", "judged"];
+  const faded = ["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error", "chosen", "drafted", "judged"];
+
+  const STATES = ["passed", "wrong", "cheating", "build_failed", "crashed", "timed_out", "refused", "not_scorable"];
+  const colour = (style, name) => style.getPropertyValue(`--${name}`).trim();
+  function look() {
+    const style = getComputedStyle(document.documentElement);
+    return {
+      ink: colour(style, "ink"), soft: colour(style, "soft"), grid: colour(style, "line"), card: colour(style, "card"),
+      accent: colour(style, "accent"), narrow: innerWidth < 640,
+      states: Object.fromEntries(STATES.map((name) => [name, colour(style, `state-${name.replaceAll("_", "-")}`)])),
+    };
+  }
+
 
   const base = (look) => ({
     animation: false,
@@ -160,6 +173,7 @@ const KernelProCharts = (() => {
         min: start,
         max: finish,
         minInterval: by === "step" ? 1 : 0,
+        axisLabel: { color: look.soft, hideOverlap: true, showMaxLabel: by === "step", formatter: (value) => String(Number(value.toPrecision(4))) },
         splitLine: { show: false },
       },
       yAxis: {
@@ -420,5 +434,5 @@ const KernelProCharts = (() => {
     };
   }
 
-  return { progress, tree, roofline, size, offPath };
+  return { progress, tree, roofline, size, offPath, look, colour, text, base, hint, axis };
 })();

@@ -12,19 +12,6 @@
     folded: new Set(data.steps.length > LARGE ? KernelProCharts.offPath(data) : []),
   };
 
-  function look() {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const states = {};
-    for (const name of ["passed", "wrong", "cheating", "build_failed", "crashed", "timed_out", "refused", "not_scorable"]) {
-      states[name] = colour(`state-${name.replace("_", "-")}`);
-    }
-    return {
-      ink: colour("ink"), soft: colour("soft"), grid: colour("line"), card: colour("card"), accent: colour("accent"),
-      states, narrow: innerWidth < 640,
-    };
-  }
-
   // --- charts --------------------------------------------------------------------------------------------
 
   const charts = new Map();
@@ -42,7 +29,7 @@
       if (name === "tree") chart.on("dblclick", (event) => event.data && fold(event.data.number));
     }
     chart.resize();
-    chart.setOption(build({ ...look(), height: place.clientHeight, width: place.clientWidth }), true);
+    chart.setOption(build({ ...KernelProCharts.look(), height: place.clientHeight, width: place.clientWidth }), true);
   }
 
   function drawAll() {

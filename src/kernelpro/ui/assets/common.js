@@ -32,7 +32,8 @@ export const ms = (value) => (value ? `${Number(value.toPrecision(4))} ms` : "�
 export const times = (value) => (value ? `${value >= 100 ? value.toFixed(0) : value.toFixed(2)}×` : "–");
 export const share = (value) => `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
 export const money = (value) => (value ? `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}` : "$0");
-export const count = (value) => Math.round(value).toLocaleString("en-US").replaceAll(",", "\u202f");
+const groups = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+export const count = (value) => groups.format(value).replaceAll(",", "\u202f");
 export function duration(seconds) {
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
@@ -44,7 +45,8 @@ export function ago(seconds) {
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
   return `${Math.floor(seconds / 86400)} d ago`;
 }
-export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+const timeOfDay = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+export const clock = (seconds) => timeOfDay.format(1000 * seconds);
 export const words = (state) => state.replaceAll("_", " ");
 
 // --- requests ----------------------------------------------------------------------------------------------
@@ -72,16 +74,13 @@ export function toast(text, bad = false) {
 
 // --- looks -------------------------------------------------------------------------------------------------
 
-const STATES = ["passed", "wrong", "cheating", "build_failed", "crashed", "timed_out", "refused", "not_scorable"];
+/* The look of the report's charts, with the colours of speed-ups and of several series. */
 export function look() {
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  const states = Object.fromEntries(STATES.map((name) => [name, colour(`state-${name.replaceAll("_", "-")}`)]));
-  const speeds = [0, 1, 2, 3, 4].map((k) => colour(`speed-${k}`));
+  const speeds = [0, 1, 2, 3, 4].map((k) => KernelProCharts.colour(style, `speed-${k}`));
   return {
-    ink: colour("ink"), soft: colour("soft"), grid: colour("line"), card: colour("card"), accent: colour("accent"),
-    page: colour("page"), good: colour("good"), states, speeds, speed: (ratio) => (ratio ? speedColour(ratio, speeds) : null),
-    series: [1, 2, 3, 4, 5, 6, 0, 7].map((k) => colour(`part-${k}`)), narrow: innerWidth < 640,
+    ...KernelProCharts.look(), speeds, speed: (ratio) => (ratio ? speedColour(ratio, speeds) : null),
+    series: [1, 2, 3, 4, 5, 6, 0, 7].map((k) => KernelProCharts.colour(style, `part-${k}`)),
   };
 }
 export const onLook = (redraw) => {
@@ -148,6 +147,26 @@ export const compare = (a, b, down) => {
   return (a < b ? -1 : 1) * (down ? -1 : 1);
 };
 
-export const tile = (title, value, below, bar) =>
-  h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value, below ? h("div", { class: "below" }, below) : null,
-    bar === undefined ? null : h("div", { class: `meter${bar >= 1 ? " full" : ""}`, "aria-hidden": "true" }, h("i", { style: { width: `${100 * Math.min(1, bar)}%` } }))));
+// --- changes -----------------------------------------------------------------------------------------------
+
+export const setText = (element, text) => {
+  if (element.textContent !== text) element.textContent = text;
+};
+
+const shown = new WeakMap();
+/* Draw the children of an element if `key` says that they changed. */
+export function replaceIfChanged(element, key, children) {
+  if (shown.get(element) === key) return;
+  shown.set(element, key);
+  element.replaceChildren(...children());
+}
+
+/* One tile for each [title, value, text below, share of a bar]; only those that changed are drawn again. */
+export function showTiles(element, tiles) {
+  while (element.children.length < tiles.length) element.append(h("div", { class: "tile" }));
+  tiles.forEach(([title, value, below, bar], k) => replaceIfChanged(element.children[k], JSON.stringify([title, value, below, bar]), () => [
+    h("dt", {}, title),
+    h("dd", {}, value, below ? h("div", { class: "below" }, below) : null,
+      bar === undefined ? null : h("div", { class: `meter${bar >= 1 ? " full" : ""}`, "aria-hidden": "true" }, h("i", { style: { width: `${100 * Math.min(1, bar)}%` } }))),
+  ]));
+}

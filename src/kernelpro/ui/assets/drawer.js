@@ -9,6 +9,8 @@ export class StepDrawer {
     this.tabs = find("#tabs");
     this.number = null;
     this.tab = "Overview";
+    this.asked = 0; // requests so far: only the answer to the last one is shown
+    this.markup = "";
     find("#drawer-close").addEventListener("click", () => this.close(true));
     addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.number && !find("dialog[open]")) this.close(true);
@@ -29,10 +31,9 @@ export class StepDrawer {
     this.number = number;
     this.actionsKey = "";
     find("#drawer-title").textContent = `Step ${number}`;
-    this.body.replaceChildren(h("p", { class: "soft" }, "loading …"));
+    this.say("loading …");
     this.tabs.replaceChildren();
     this.element.hidden = false;
-    document.body.classList.add("has-drawer");
     find("#drawer-title").focus({ preventScroll: true });
     if (this.state.status) this.showActions(this.state.status);
     this.refresh();
@@ -41,8 +42,9 @@ export class StepDrawer {
   close(byUser) {
     if (this.number === null) return;
     this.number = null;
+    this.asked++;
+    this.markup = "";
     this.element.hidden = true;
-    document.body.classList.remove("has-drawer");
     this.body.replaceChildren();
     if (byUser) {
       this.onClose();
@@ -50,21 +52,34 @@ export class StepDrawer {
     }
   }
 
+  say(text) {
+    this.markup = "";
+    this.body.replaceChildren(h("p", { class: "soft" }, text));
+  }
+
   async refresh() {
     const number = this.number;
-    const response = await fetch(`${this.api}/steps/${number}`);
-    if (number !== this.number) return;
-    if (!response.ok) {
-      this.body.replaceChildren(h("p", { class: "soft" }, response.status === 400 ? (await response.json()).error : response.statusText));
+    const asked = ++this.asked;
+    let text;
+    try {
+      const response = await fetch(`${this.api}/steps/${number}`);
+      text = await response.text();
+      if (!response.ok) throw new Error(response.status === 400 ? JSON.parse(text).error : response.statusText);
+    } catch (error) {
+      if (asked === this.asked && !this.markup) this.say(error.message); // what is shown stays when the server is away
       return;
     }
+    if (asked !== this.asked || text === this.markup) return; // another step was opened, or nothing changed
+    this.markup = text;
     const scroll = this.body.scrollTop;
     // The server's templates escape every text of others; the policy of the page allows no script in markup.
-    this.body.innerHTML = await response.text();
+    this.body.innerHTML = text;
     const parts = all("[data-tab]", this.body);
     const names = parts.map((part) => part.dataset.tab);
     if (!names.includes(this.tab)) this.tab = "Overview";
-    this.tabs.replaceChildren(...names.map((name) => h("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": `part-${name}`, click: () => this.show(name) }, name)));
+    if (names.join() !== all("button", this.tabs).map((button) => button.textContent).join()) {
+      this.tabs.replaceChildren(...names.map((name) => h("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": `part-${name}`, click: () => this.show(name) }, name)));
+    }
     for (const part of parts) {
       part.id = `part-${part.dataset.tab}`;
       part.setAttribute("role", "tabpanel");

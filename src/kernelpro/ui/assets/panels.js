@@ -1,19 +1,13 @@
 /* The parts of the run's page that are drawn from its status. */
-import { ago, clock, count, duration, find, h, money, ms, share, steers, tile, times, words } from "./common.js";
+import { clock, count, duration, find, h, money, ms, replaceIfChanged, setText, share, showTiles, steers, times, words } from "./common.js";
 import { HOLLOW } from "./tree.js";
-
-const replaceIfChanged = (element, key, children) => {
-  if (element.dataset.key === key) return;
-  element.dataset.key = key;
-  element.replaceChildren(...children());
-};
 
 // --- state ---------------------------------------------------------------------------------------------------
 
 export function showState(status, process, steer) {
   const shown = process.starting && status.state !== "running" ? "starting" : status.died ? "process died" : status.state;
   const pill = find("#state");
-  pill.textContent = shown;
+  setText(pill, shown);
   pill.className = `pill ${status.died && shown !== "starting" ? "died" : shown}`;
   const runs = status.state === "running";
   for (const kind of ["stop", "finish"]) find(`[data-do="${kind}"]`).hidden = !runs;
@@ -52,31 +46,30 @@ export function showGone(reason) {
 
 // --- tiles ---------------------------------------------------------------------------------------------------
 
-const spent = (title, value, limit, text) => tile(title, text(value), limit ? `of ${text(limit)}` : "no limit", limit ? value / limit : undefined);
+const spent = (title, value, limit, text) => [title, text(value), limit ? `of ${text(limit)}` : "no limit", limit ? value / limit : undefined];
 
-export function showTiles(element, status, steps) {
+export function showSummary(element, status, steps) {
   const { best, floor_ms: floor, limits, spent: used } = status;
   const all = [...steps.values()];
   const passed = all.filter((step) => step.ms).length;
   const settled = all.filter((step) => !step.ms && !step.open);
   const unjudged = settled.filter((step) => HOLLOW.has(step.s)).length;
   const failed = settled.length - unjudged;
-  const tiles = [
-    tile("Best speed-up", best ? times(best.x) : "–", best ? `over ${words(best.base)}, step ${best.n}` : "no kernel passed yet"),
-    tile("Time of the best", ms(best?.ms), floor ? `floor ${ms(floor)}${best ? ` · ${share(floor / best.ms)}` : ""}` : "no floor", floor && best ? floor / best.ms : undefined),
+  showTiles(element, [
+    ["Best speed-up", best ? times(best.x) : "–", best ? `over ${words(best.base)}, step ${best.n}` : "no kernel passed yet"],
+    ["Time of the best", ms(best?.ms), floor ? `floor ${ms(floor)}${best ? ` · ${share(floor / best.ms)}` : ""}` : "no floor", floor && best ? floor / best.ms : undefined],
     spent("Candidates", used.candidates, limits.candidates, count),
-    tile("Passed", count(passed), `${count(failed)} failed${unjudged ? `, ${count(unjudged)} not judged` : ""}`),
+    ["Passed", count(passed), `${count(failed)} failed${unjudged ? `, ${count(unjudged)} not judged` : ""}`],
     spent("Time", used.wall_seconds, limits.wall_seconds, duration),
-    used.dollars || limits.dollars ? spent("Money", used.dollars, limits.dollars, money) : tile("Device", duration(used.device_seconds), "busy with jobs"),
-  ];
-  replaceIfChanged(element, tiles.map((each) => each.innerText || each.textContent).join("|"), () => tiles);
+    used.dollars || limits.dollars ? spent("Money", used.dollars, limits.dollars, money) : ["Device", duration(used.device_seconds), "busy with jobs"],
+  ]);
 }
 
 // --- what goes on --------------------------------------------------------------------------------------------
 
 export function showActivity(element, status, offset) {
   const rows = status.activity;
-  replaceIfChanged(element, JSON.stringify(rows) || "none", () =>
+  replaceIfChanged(element, JSON.stringify([rows, status.state]), () =>
     rows.length
       ? rows.map((row) => {
           const number = /^step (\d+)$/.exec(row.job);
@@ -84,13 +77,13 @@ export function showActivity(element, status, offset) {
           return h("li", {}, h("i", { class: "dot" }), name, h("span", { class: "stage" }, row.stage), h("time", { "data-since": row.since }));
         })
       : [h("li", { class: "soft" }, status.state === "running" ? "between two steps" : "no process works on this run")]);
-  find("#now-count").textContent = rows.length ? `${rows.length} job${rows.length > 1 ? "s" : ""}` : "";
-  showElapsed(status, offset);
+  setText(find("#now-count"), rows.length ? `${rows.length} job${rows.length > 1 ? "s" : ""}` : "");
+  showElapsed(offset);
 }
 
-export function showElapsed(status, offset) {
+export function showElapsed(offset) {
   const now = Date.now() / 1000 + offset;
-  for (const element of document.querySelectorAll("time[data-since]")) element.textContent = duration(Math.max(0, now - Number(element.dataset.since)));
+  for (const element of document.querySelectorAll("time[data-since]")) setText(element, duration(Math.max(0, now - Number(element.dataset.since))));
 }
 
 export function showQuestions(status, answer) {
@@ -122,6 +115,7 @@ export function watchLog(element) {
   });
 }
 
+let scrolling = 0;
 export function appendLog(element, lines, most) {
   if (!lines.length) return;
   const atEnd = element.dataset.away !== "yes"; // the user has not scrolled up
@@ -133,14 +127,19 @@ export function appendLog(element, lines, most) {
     element.dataset.last = line.id;
   }
   while (element.children.length > most) element.firstElementChild.remove();
-  if (atEnd || !seen) requestAnimationFrame(() => (element.scrollTop = element.scrollHeight));
+  if ((atEnd || !seen) && !scrolling) { // a hidden tab has no frames: only one may wait
+    scrolling = requestAnimationFrame(() => {
+      scrolling = 0;
+      element.scrollTop = element.scrollHeight;
+    });
+  }
 }
 
 // --- account, costs, legend ----------------------------------------------------------------------------------
 
 export function showAccount(element, status) {
   const { account, best, floor_ms: floor } = status;
-  replaceIfChanged(element, JSON.stringify([account, best?.n, floor]) || "", () => {
+  replaceIfChanged(element, JSON.stringify([account, best?.n, best?.ms, floor]), () => {
     if (!account.length) {
       const why = best ? `Step ${best.n} is not profiled yet. A step is profiled before it is improved; its page asks for a profile now.` : "No kernel passed yet.";
       const bar = best && floor ? [h("p", { class: "small" }, `Floor ${ms(floor)} of ${ms(best.ms)}`), h("div", { class: "account-bar" }, h("span", { style: { width: `${Math.min(100, (100 * floor) / best.ms)}%`, background: "var(--part-0)" } }))] : [];
@@ -156,7 +155,7 @@ export function showAccount(element, status) {
 
 export function showCosts(element, status) {
   const roles = Object.entries(status.costs);
-  replaceIfChanged(element, JSON.stringify(roles) || "none", () => {
+  replaceIfChanged(element, JSON.stringify(roles), () => {
     if (!roles.length) return [h("p", { class: "soft small" }, "No model was asked: this author costs nothing.")];
     const tokens = (cost) => cost.tokens_in + cost.tokens_out;
     const unit = [(cost) => cost.dollars, tokens, (cost) => cost.calls].find((each) => roles.some(([, cost]) => each(cost)));
@@ -192,4 +191,3 @@ export function asReportStep(step, status) {
     is_winner: status.best?.n === step.n, on_path: false,
   };
 }
-export { ago };

@@ -1,5 +1,5 @@
 /* The page of a run: follows its stream, keeps its state, and hands changes to the views. */
-import { clock, find, all, h, look, onLook, read, send, steers, toast } from "./common.js";
+import { all, find, look, onLook, send, steers, toast } from "./common.js";
 import { TreeView } from "./tree.js";
 import { StepDrawer } from "./drawer.js";
 import { Dialogs } from "./dialogs.js";
@@ -11,7 +11,7 @@ const api = `/api/runs/${encodeURIComponent(root)}/${encodeURIComponent(run)}`;
 const LOG_LINES = 300;
 const LARGE = 1500; // points of the chart: beyond, failures are thinned out
 
-export const state = { steps: new Map(), seconds: {}, status: null, process: {}, by: "step", offset: 0, ready: false };
+const state = { steps: new Map(), seconds: {}, status: null, process: {}, by: "step", offset: 0, ready: false };
 const request = (data) => send(`${api}/requests`, data);
 
 const drawer = new StepDrawer({ api, state, act: steer, onClose: () => { history.replaceState(null, "", location.pathname); tree.select(null); } });
@@ -113,22 +113,22 @@ function draw() {
   panels.appendLog(find("#log"), lines, LOG_LINES);
   if (!status) return;
   panels.showState(status, state.process, steer);
-  panels.showTiles(find("#tiles"), status, state.steps);
+  panels.showSummary(find("#tiles"), status, state.steps);
   panels.showActivity(find("#activity"), status, state.offset);
   panels.showQuestions(status, (key) => dialogs.answer(key));
   panels.showSteering(status, steer);
   panels.showAccount(find("#account"), status);
   panels.showCosts(find("#costs"), status);
   list.update(status);
+  panels.showLegend(find("#legend"), state.steps, status);
   if (steps.length) {
-    panels.showLegend(find("#legend"), state.steps, status);
     chartSoon();
     if (drawer.number && steps.some((step) => step.n === drawer.number)) drawer.refresh();
   }
   drawer.showActions(status);
   document.body.dataset.ready = "yes";
 }
-setInterval(() => state.status && panels.showElapsed(state.status, state.offset), 1000);
+setInterval(() => state.status && panels.showElapsed(state.offset), 1000);
 
 // --- the chart -----------------------------------------------------------------------------------------------
 
@@ -218,4 +218,4 @@ onLook(dress);
 dress();
 follow();
 openTarget();
-window.kernelpro = { state, tree, receive, read, clock, h };
+window.kernelpro = { state, tree, receive }; // for the console, and for tests

@@ -8,7 +8,7 @@ export class StepList {
     Object.assign(this, { element, filter, state, onOpen });
     this.space = element.firstElementChild;
     this.rows = [];
-    this.active = -1;
+    this.active = 0; // the number of a step
     this.box = { top: 0, height: element.clientHeight }; // reading them while painting would lay out the page
     element.addEventListener("scroll", () => {
       this.box.top = element.scrollTop;
@@ -21,10 +21,10 @@ export class StepList {
     filter.addEventListener("input", () => this.update());
     element.addEventListener("keydown", (event) => {
       const move = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
-      if (move) this.move(this.active + move);
+      if (move) this.move(this.place() + move);
       else if (event.key === "Home") this.move(0);
       else if (event.key === "End") this.move(this.rows.length - 1);
-      else if (event.key === "Enter" && this.rows[this.active]) this.onOpen(this.rows[this.active].n);
+      else if (event.key === "Enter" && this.place() >= 0) this.onOpen(this.active);
       else return;
       event.preventDefault();
     });
@@ -40,9 +40,16 @@ export class StepList {
     this.paint();
   }
 
+  /* The index of the active row; -1: there is none. */
+  place() {
+    return this.rows.findIndex((step) => step.n === this.active);
+  }
+
   move(to) {
-    this.active = Math.max(0, Math.min(this.rows.length - 1, to));
-    const top = this.active * ROW;
+    if (!this.rows.length) return;
+    const index = Math.max(0, Math.min(this.rows.length - 1, to));
+    this.active = this.rows[index].n;
+    const top = index * ROW;
     if (top < this.element.scrollTop) this.element.scrollTop = top;
     if (top + ROW > this.element.scrollTop + this.element.clientHeight) this.element.scrollTop = top + ROW - this.element.clientHeight;
     this.paint();
@@ -52,17 +59,23 @@ export class StepList {
     const first = Math.max(0, Math.floor(this.box.top / ROW) - 4);
     const last = Math.min(this.rows.length, first + Math.ceil(this.box.height / ROW) + 8);
     const shown = this.rows.slice(first, last);
-    const key = JSON.stringify([first, this.active, this.best, shown]);
+    const key = JSON.stringify([first, this.active, this.best, this.rows.length, shown]);
     if (key === this.key) return;
     this.key = key;
     this.space.replaceChildren(...shown.map((step, k) => this.row(step, first + k)));
-    const current = this.rows[this.active];
-    if (current) this.element.setAttribute("aria-activedescendant", `row-${current.n}`);
+    if (shown.some((step) => step.n === this.active)) this.element.setAttribute("aria-activedescendant", `row-${this.active}`);
+    else this.element.removeAttribute("aria-activedescendant");
   }
 
   row(step, index) {
     const from = step.a === "seed" ? "new design" : `${step.a} ${step.p}${step.donor ? ` + ${step.donor}` : ""}`;
-    return h("div", { class: `step-row${index === this.active ? " active" : ""}${step.n === this.best ? " best" : ""}`, id: `row-${step.n}`, role: "option", "aria-selected": String(index === this.active), style: { top: `${index * ROW}px` }, click: () => { this.active = index; this.onOpen(step.n); } },
+    const active = step.n === this.active;
+    const attributes = {
+      class: `step-row${active ? " active" : ""}${step.n === this.best ? " best" : ""}`, style: { top: `${index * ROW}px` },
+      id: `row-${step.n}`, role: "option", "aria-selected": String(active), "aria-posinset": index + 1, "aria-setsize": this.rows.length,
+      click: () => { this.move(index); this.onOpen(step.n); },
+    };
+    return h("div", attributes,
       h("b", {}, `${step.n === this.best ? "★ " : ""}${step.n}`), h("span", { class: "soft" }, from),
       h("span", {}, h("span", { class: `badge ${step.open ? "open" : step.s}` }, step.open && step.s !== "passed" ? `${words(step.s)} …` : words(step.s))),
       h("span", { class: "number" }, step.ms ? ms(step.ms).replace(" ms", "") : ""), h("span", { class: "number" }, step.x ? times(step.x) : ""),

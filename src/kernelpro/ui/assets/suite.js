@@ -1,5 +1,5 @@
 /* One bench: fast_p, the distribution of speed-ups, failures by kind, and the run behind each row. */
-import { compare, duration, find, h, look, money, ms, onLook, read, share, sortable, speedColour, tile, times, words } from "./common.js";
+import { compare, duration, find, h, look, money, ms, onLook, read, share, showTiles, sortable, speedColour, times, words } from "./common.js";
 import { bars, curves } from "./plain.js";
 
 const view = { rows: [], key: "problem", down: false, charts: {} };
@@ -50,9 +50,15 @@ async function load() {
   const passed = scored.filter((row) => row.speedup);
   const share1 = scored.length ? passed.filter((row) => row.speedup > 1).length / scored.length : 0;
   const mean = passed.length ? Math.exp(passed.reduce((sum, row) => sum + Math.log(row.speedup), 0) / passed.length) : 0;
-  find("#tiles").replaceChildren(tile("Geomean speed-up", times(mean), `over the hardest baseline, ${passed.length} kernels`), tile("fast₁", share(share1), "faster than the hardest baseline", share1),
-    tile("Correct", scored.length ? share(passed.length / scored.length) : "–", `${passed.length} of ${scored.length}`, scored.length ? passed.length / scored.length : 0),
-    tile("Problems", String(view.rows.length), `${view.rows.length - scored.length} not scored`), tile("Device time", duration(view.rows.reduce((sum, row) => sum + row.seconds, 0))), tile("Cost", money(view.rows.reduce((sum, row) => sum + row.dollars, 0))));
+  const total = (name) => view.rows.reduce((sum, row) => sum + row[name], 0);
+  showTiles(find("#tiles"), [
+    ["Geomean speed-up", times(mean), `over the hardest baseline, ${passed.length} kernels`],
+    ["fast₁", share(share1), "faster than the hardest baseline", share1],
+    ["Correct", scored.length ? share(passed.length / scored.length) : "–", `${passed.length} of ${scored.length}`, scored.length ? passed.length / scored.length : 0],
+    ["Problems", String(view.rows.length), `${view.rows.length - scored.length} not scored`],
+    ["Device time", duration(total("seconds"))],
+    ["Cost", money(total("dollars"))],
+  ]);
   const kinds = new Map();
   for (const row of view.rows) kinds.set(row.status, (kinds.get(row.status) || 0) + 1);
   find("#outcomes").replaceChildren(...[...kinds].sort((a, b) => b[1] - a[1]).map(([status, number]) => h("li", {}, h("button", { class: "plain", title: "Show only these", click: () => { find("#filter").value = status; showRows(); } }, h("span", { class: `badge ${status}` }, words(status))),
@@ -64,4 +70,4 @@ async function load() {
 sortable(find("#rows"), view.key, view.down, (key, down) => { Object.assign(view, { key, down }); showRows(); });
 find("#filter").addEventListener("input", showRows);
 onLook(draw);
-addEventListener("DOMContentLoaded", load);
+load();

@@ -9,11 +9,9 @@ import { ms, speedColour, times, visible, words } from "./common.js";
 const LEVEL = 96;
 const ROW = 26;
 const FONT = "11.5px system-ui, sans-serif";
-const HOLLOW = new Set(["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
-const still = matchMedia("(prefers-reduced-motion: reduce)");
-
 /* States that are drawn hollow: nothing was judged. */
-export { HOLLOW };
+export const HOLLOW = new Set(["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
+const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TreeView {
   constructor(canvas, over, tip, { onOpen, onSay }) {
@@ -51,7 +49,7 @@ export class TreeView {
       for (let at = this.steps.get(meta.best); at && !path.has(at.n); at = this.steps.get(at.p)) path.add(at.n);
       if (meta.best !== this.meta.best && !this.moved) this.stale = true;
       this.meta = { ...meta, closed: new Set(meta.closed), path };
-      this.hidden = null;
+      this.inClosed = null;
     }
     this.paint();
     this.pulse();
@@ -63,18 +61,18 @@ export class TreeView {
     this.paint();
   }
 
-  /* Steps in a closed branch are faded. */
+  /* Whether a step is in a closed branch: such steps are faded. */
   isClosed(n) {
     if (!this.meta.closed.size) return false;
-    this.hidden ||= new Map();
+    this.inClosed ||= new Map();
     const trail = [];
     let at = n;
-    while (at && !this.hidden.has(at) && !this.meta.closed.has(at)) {
+    while (at && !this.inClosed.has(at) && !this.meta.closed.has(at)) {
       trail.push(at);
       at = this.steps.get(at)?.p || 0;
     }
-    const closed = Boolean(at) && (this.meta.closed.has(at) || this.hidden.get(at));
-    for (const each of trail) this.hidden.set(each, closed);
+    const closed = Boolean(at) && (this.meta.closed.has(at) || this.inClosed.get(at));
+    for (const each of trail) this.inClosed.set(each, closed);
     return closed || this.meta.closed.has(n);
   }
 
