@@ -2,9 +2,9 @@
 
     nice python benchmarks/ui_page_day.py --updates 60000
 
-Nothing is replaced: a store that changes, the server, its stream, the page in Chromium. Only the pause between
-two looks at the store is shorter (`TICK`). An update saves a step with another time and adds two events; the
-page draws tiles, tree, list and log again, and the chart once a second.
+Nothing is replaced: a store that changes, the server, its stream, the page in Chromium. Only the pause
+between two looks at the store is shorter (`TICK`). An update saves a step with another time and adds two
+events; the page draws tiles, tree, list and log again, and the chart once a second.
 
 After every `--every` updates the script does what the user of a day does: opens a step and closes it, changes
 the axis of the chart, puts the page into the background and back, and loses the connection. Then it forces
@@ -34,6 +34,7 @@ from report.browser import Browser  # noqa: E402
 from report.made_runs import passed  # noqa: E402
 from ui.generated_runs import record  # noqa: E402
 from ui.page_server import Page, PageServer, own_locks  # noqa: E402
+from ui_page import heap_by_type  # noqa: E402
 
 from kernelpro.engine.store import RunStore  # noqa: E402
 from kernelpro.records.events import StepProgress  # noqa: E402
@@ -100,9 +101,10 @@ def renderer(profile: Path) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_text()
-            work = sum(int(field) for field in (folder / "stat").read_text().rpartition(")")[2].split()[11:13])
+            times = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
         except OSError:
             continue
+        work = sum(int(time) for time in times)
         if "--type=renderer" in words and str(profile) in words and work > most:
             busiest, most = int(folder.name), work
     return busiest
@@ -188,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=60_000)
     parser.add_argument("--every", type=int, default=2000)
+    parser.add_argument("--minutes", type=float, default=120.0, help="stop after so long at the latest")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "ui-page-day.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +202,7 @@ def main() -> None:
             browser.open(server.address)
             page = Page(browser, server)
             page.visit("/runs/runs/recorded-1", 1280, 800)
-            for domain in ("Network", "Log"):  # else the browser keeps what it received, for its developer tools
+            for domain in ("Network", "Log"):  # they keep what the page received, for developer tools
                 browser.ask(f"{domain}.disable")
             size = {"width": 1280, "height": 800, "mobile": False}
             browser.ask("Emulation.setDeviceMetricsOverride", deviceScaleFactor=SCALE, **size)
@@ -211,7 +214,7 @@ def main() -> None:
                 "samples": samples,
             }
             start = time.monotonic()
-            while writer.updates < options.updates:
+            while writer.updates < options.updates and time.monotonic() - start < 60 * options.minutes:
                 write(page, writer, min(options.every, options.updates - writer.updates))
                 visit_of_a_user(page, writer, pid)
                 drawn = browser.value("window.kernelpro.tree.paints")
@@ -227,6 +230,9 @@ def main() -> None:
                 options.out.write_text(json.dumps(result, indent=1) + "\n")
                 print("  ".join(f"{name} {value:.1f}" for name, value in samples[-1].items()), flush=True)
             assert not browser.complaints, browser.complaints
+            result["heap by type at the end, MiB"] = heap_by_type(browser)
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+            print(result["heap by type at the end, MiB"])
             browser.close()
         writer.store.close()
 

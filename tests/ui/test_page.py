@@ -31,6 +31,19 @@ UNNAMED = """[...document.querySelectorAll('button, a[href], input, select, text
   return element.offsetParent !== null && element.getAttribute('aria-hidden') !== 'true' && !label && !element.innerText?.trim();
 }).map((element) => element.outerHTML.slice(0, 120))"""
 
+UPDATES = """((count) => {
+  const { receive, state } = window.kernelpro;
+  const first = Number(document.querySelector('#log').dataset.last) + 1;
+  for (let id = first; id < first + count; id++) {
+    const step = { ...state.steps.get(2 + id % 30) };
+    if (step.ms) step.ms *= 1 + (id % 7 - 3) / 1000;
+    const now = Date.now() / 1000;
+    const line = { id, time: now, text: `event ${id}`, step: step.n, level: '' };
+    receive({ steps: [step], lines: [line], seconds: { [step.n]: id }, process: {}, status: { ...state.status, now } });
+  }
+})"""
+"""So many updates as the stream brings them, one after the other."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
@@ -235,3 +248,52 @@ def test_a_page_left_open_keeps_its_size(page: Page) -> None:
     after = int(page.browser.ask("Memory.getDOMCounters")["nodes"])
     assert after <= before * 1.05
     assert page.browser.value("document.querySelector('#log').children.length") == 300
+
+
+def test_a_page_in_the_background_keeps_its_size(page: Page) -> None:
+    """A hidden tab draws no frames: whatever waits for one must not pile up."""
+    page.visit("/runs/runs/recorded-2")
+    browser = page.browser
+    other = browser.ask("Target.createTarget", url="about:blank")["targetId"]
+    page.until("document.hidden")
+
+    def size() -> tuple[float, int, int]:
+        """Heap in MiB after garbage collection, nodes and listeners."""
+        for _ in range(3):
+            browser.ask("HeapProfiler.collectGarbage")
+        heap = browser.ask("Runtime.getHeapUsage")
+        used = (heap["usedSize"] + heap.get("embedderHeapUsedSize", 0)) / 2**20
+        counters = browser.ask("Memory.getDOMCounters")
+        return used, counters["nodes"], counters["jsEventListeners"]
+
+    browser.value(f"{UPDATES}(800)")  # the browser compiles what is used often
+    before = size()
+    browser.value(f"{UPDATES}(1500)")
+    after = size()
+    browser.ask("Page.bringToFront")
+    browser.ask("Target.closeTarget", targetId=other)
+    page.until("!document.hidden && !window.kernelpro.tree.painting")
+    assert after[1:] == before[1:], "as many nodes and listeners"
+    assert after[0] < before[0] + 0.1, "a callback for each update takes 0.2 MiB"
+
+
+def test_news_do_not_move_the_place_of_the_user(page: Page) -> None:
+    """The active row of the list stays the same step, and the drawer keeps the focus."""
+    page.visit("/runs/runs/recorded-2#step-20")
+    page.until("document.querySelectorAll('#tabs button').length >= 3")
+    press = "document.querySelector('#steps').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}))"
+    for _ in range(3):
+        page.browser.value(press)
+    active = "document.querySelector('.step-row.active').id"
+    before = page.browser.value(active)
+    page.browser.value("document.querySelector('#tab-Overview').focus()")
+    asked = "performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/steps/20')).length"
+    so_far = page.browser.value(asked)
+    page.browser.value(
+        "(() => { const { receive, state } = window.kernelpro; const step = state.steps.get(20); "
+        "receive({steps: [step, {...step, n: 41}], lines: [], seconds: {}, process: {}, status: state.status}); })()"
+    )
+    page.until(f"document.querySelector('#row-41') !== null && {asked} > {so_far}")
+    assert page.browser.value(active) == before
+    assert page.browser.value("document.activeElement.id") == "tab-Overview"
+    assert page.browser.complaints == []

@@ -78,14 +78,16 @@ class Steering:
 
     def poll(self) -> None:
         """Read what was added to the store, and replay what was applied."""
+        last = self.store.last_event  # later polls need not look at events up to here, of any kind
         for id, event in self.store.steering_after(self._last):
-            self._last = id
+            last = max(last, id)
             if isinstance(event, SteeringApplied):
                 request = self.pending.pop(event.request, None)
                 if request and not event.refused:
                     self._replay(event.request, request, event.step)
             elif not isinstance(event, AnswerGiven):  # answers reach the run through the inbox
                 self.pending[id] = event
+        self._last = last
 
     @property
     def stops_now(self) -> bool:

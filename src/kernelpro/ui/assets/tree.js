@@ -414,7 +414,7 @@ export class TreeView {
       const radius = size(node) + (node.n === meta.best && !leaf ? 4 : 0);
       const said = node.n ? this.label(step, node.n) : "reference";
       const wide = pen.measureText(said).width + 4;
-      const places = leaf ? [[x + radius + (node.n === meta.best ? 9 : 5), y]] : [[x - wide / 2, y - radius - 9], [x - wide / 2, y + radius + 9]];
+      const places = leaf ? [[x + radius + (node.n === meta.best || this.open.has(node.n) ? 9 : 5), y]] : [[x - wide / 2, y - radius - 9], [x - wide / 2, y + radius + 9]];
       const free = ([left, middle]) => !bands(middle - 6, middle + 6).some((band) => (taken.get(band) || [])
         .some(([n, from, to, top, bottom]) => n !== node.n && left < to && left + wide > from && middle - 6 < bottom && middle + 6 > top));
       const place = places.find(free) || (rank(node) ? null : places[0]);
