@@ -50,7 +50,7 @@ def test_help_imports_neither_torch_nor_the_lab() -> None:
         (("judge", "a.py", "b.py", "--target", "tpu"), "'--target': 'tpu' is not one of 'cuda', 'cpu'"),
         (("optimize", "a.py", "--baseline", "eager"), "'--baseline': 'eager' is not one of"),
         (("optimize", "a.py", "--language", "rust"), "'--language': 'rust' is not one of 'triton'"),
-        (("optimize",), "Missing argument"),
+        (("optimize",), "kernelpro optimize --help` explains it"),
         (("optimise", "a.py"), "No such command 'optimise'"),
         (("optimize", "a.py", "--concurrency", "0"), "--concurrency"),
         (("optimize", "task.py", "--candidates", "5"), "--candidates; use --budget candidates=N"),

@@ -101,6 +101,17 @@ def test_a_finished_run_is_not_worked_on_again(tmp_path: Path, capsys: pytest.Ca
         assert not list(RunStore.open(tmp_path, store.id).events()), "nothing was started"
 
 
+@pytest.mark.parametrize("budget", ["candidates=75", "candidates=2", "dollars=3"])
+def test_a_finished_run_stays_finished_with_no_more_budget(tmp_path: Path, budget: str) -> None:
+    config = RunConfig(Task("class Model: ...", "t"), "cpu", "playbook")
+    store = RunStore.create(tmp_path, config, "t")
+    store.save_outcome(Outcome("the budget is spent"))
+    store.close()
+    assert resume_run(ResumeOptions(run="t-1", budget=[budget], runs_dir=str(tmp_path))) == 1
+    again = RunStore.open(tmp_path, "t-1")
+    assert again.is_finished and again.config() == config and not list(again.events())
+
+
 def test_resume_can_wait_from_now_on(tmp_path: Path) -> None:
     config = RunConfig(Task("class Model: ...", "t"), "cpu", "playbook")
     store = RunStore.create(tmp_path, config, "t")

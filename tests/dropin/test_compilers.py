@@ -88,6 +88,8 @@ def test_modules_that_do_not_fit_are_named() -> None:
         kernelpro.patch(Model(), {"layers.*.blok": fast})
     with pytest.raises(BadInput, match=r"the kernel fits none of the modules: layers.0.block: "):
         kernelpro.patch(Model(32), {"layers.*.block": fast})
+    with pytest.raises(BadInput, match="give a dict of names and optimized modules"):
+        kernelpro.patch(Model(), fast)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="give an optimized module"):
         kernelpro.patch(Model(), {"layers.*.block": Block(16)})
     mixed = torch.nn.ModuleList([Block(16), Block(32)])

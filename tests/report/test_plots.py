@@ -48,7 +48,7 @@ def test_the_roofline_has_the_path_to_the_winner(store: RunStore) -> None:
 
 def test_the_account_adds_up(store: RunStore) -> None:
     assert any("the floor" in text for text in texts(plot(store, "account")))
-    with pytest.raises(BadInput, match=r"step 4 .* has no time account"):
+    with pytest.raises(BadInput, match=r"step 4 .* has no time account: it was not profiled"):
         plot(store, "account", 4)
 
 

@@ -29,6 +29,10 @@ def run_reporting_errors(run: Callable[[], int | None]) -> int:
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         if mistaken := _BUDGET_OPTION.search(message):
             message = f"{mistaken[0]}; use --budget {mistaken[1]}=N"
+        if message.startswith("Missing argument"):
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "kernelpro"
+            message = f"{message.rstrip('.')}; `{command} --help` explains it"
         if message:  # empty where help was printed because no command was given
             print_error(message)
         return 2

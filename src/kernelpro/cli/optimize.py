@@ -27,7 +27,7 @@ from kernelpro.engine.loop import Engine, Paused, Stopped
 from kernelpro.engine.steering import apply_budget
 from kernelpro.engine.store import RunStore, runs_dir
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, NoVerdict, Options, Outcome, RunConfig
+from kernelpro.records import BadInput, Limits, NoVerdict, Options, Outcome, RunConfig
 from kernelpro.records.events import ResumeRequested
 from kernelpro.report.reproduce import runs_dir_option
 from kernelpro.tasks import load_task, with_shapes
@@ -75,9 +75,12 @@ def resume_run(options: ResumeOptions) -> int:
     store.lock()
     has_work = apply_budget(store)
     config = store.config()
+    limits = parse_budget(options.budget, config.limits, options.stop_at_floor)
+    if store.is_finished and not _allows_more(limits, config.limits):
+        limits = config.limits
     changed = replace(
         config,
-        limits=parse_budget(options.budget, config.limits, options.stop_at_floor),
+        limits=limits,
         prices=config.prices | parse_prices(options.price),
         pool=absolute_pool(options.pool or config.pool),
         wait=config.wait or options.wait,
@@ -99,6 +102,12 @@ def resume_run(options: ResumeOptions) -> int:
     )
     with open_pool(pool_options) as pool:
         return _work(store, pool, options.json)
+
+
+def _allows_more(limits: Limits, before: Limits) -> bool:
+    """Whether a limit is higher than before, or gone."""
+    pairs = zip(limits.to_json().values(), before.to_json().values(), strict=True)
+    return any(old and (new == 0 or new > old) for new, old in pairs)
 
 
 def _work(

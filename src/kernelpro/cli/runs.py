@@ -116,6 +116,7 @@ def _write_plot(store: RunStore, path: Path) -> None:
         energies = [step.verdict.energy for step in steps if step.verdict and step.verdict.energy]
         reason = f": {energies[0].unavailable}" if energies else ""
         hint = "" if reason else "; --objective energy-at-speed or edp measures it"
+        hint += f"; `kernelpro plot {store.id} progress` draws its speed"
         raise BadInput(f"--plot: run {store.id} has no energy measurements{reason}{hint}")
     title = f"{store.config().task.name}: speed against energy"
     write_file(path, pareto_plot.plot_svg(points, title), "--plot")

@@ -97,6 +97,8 @@ def _matches(model: torch.nn.Module, replacements: Mapping[str, Any]) -> dict[st
     """The replacement for each module whose name matches a pattern; `*` matches one part of a name."""
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     found: dict[str, Any] = {}
+    if not isinstance(replacements, Mapping):
+        raise PatchError('give a dict of names and optimized modules, such as {"layers.*": result.module()}')
     for pattern, template in replacements.items():
         if not isinstance(template, OptimizedModule):
             raise PatchError(f"{pattern}: give an optimized module, such as result.module()")

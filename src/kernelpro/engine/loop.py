@@ -165,7 +165,7 @@ class Engine(RunState):
             with suppress(BadInput):
                 self._store.clear_activity()
             self._store.save_wall_seconds(self.budget.wall_seconds)
-        if previous is None:
+        if previous is None or not self._store.is_finished:  # within other limits than before
             self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
             with suppress(ResultPending):  # the run does not wait for a result from outside

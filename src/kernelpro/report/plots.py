@@ -41,9 +41,10 @@ def _account(store: RunStore, number: int | None) -> str:
     number = number if number is not None else data.verdict.step
     step = store.step(number) if number is not None else None
     if step is None:
-        raise BadInput(f"run {store.id} has {'no kernel that passed' if number is None else 'no such step'}")
+        missing = "no kernel that passed" if number is None else f"no step {number}"
+        raise BadInput(f"run {store.id} has {missing}; it has {len(data.steps)} steps")
     if step.diagnosis is None or not step.diagnosis.account:
-        reason = f": {step.details.profile_error}" if step.details.profile_error else ""
+        reason = f": {step.details.profile_error or 'it was not profiled'}"
         raise BadInput(f"step {number} of run {store.id} has no time account{reason}")
     title = f"{data.run.task}, step {number}: where the time of a call goes"
     return account_plot.plot_svg(step.diagnosis.account, title)
