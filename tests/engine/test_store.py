@@ -8,10 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from kernelpro.engine import database
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, Cost, Outcome, RunConfig, Step, Task, TaskFacts
 
@@ -108,6 +111,77 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(store: RunStore) -> None:
             store.save_step(Step(number, 0, "seed", plan="x" * 2000))
     kept = [step.number for step in RunStore(store.folder).steps()]
     assert kept == list(range(1, len(kept) + 1)) and kept
+
+
+def test_a_full_disk_in_a_transaction_is_reported_and_the_store_goes_on(store: RunStore) -> None:
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count={pages + 1}")
+    with pytest.raises(BadInput, match="no space left"), store.transaction():
+        store.save_step(Step(1, 0, "seed"))
+        store.save_step(Step(2, 0, "seed", plan="x" * 50_000))
+    store._db.execute("PRAGMA max_page_count=100000")
+    assert store.steps() == []
+    with store.transaction():
+        store.save_step(Step(1, 0, "seed"))
+    assert len(RunStore(store.folder).steps()) == 1
+
+
+def open_and_close(folder: Path) -> str:
+    store = RunStore(folder)
+    state = store.state()
+    store.close()
+    return state
+
+
+def test_a_file_that_several_processes_open_first_is_migrated_once(tmp_path: Path) -> None:
+    for turn in range(10):
+        folder = tmp_path / f"demo-{turn}"
+        folder.mkdir()
+        sqlite3.connect(folder / "run.db").execute("PRAGMA journal_mode=WAL")
+        with ThreadPoolExecutor(6) as threads:
+            assert set(threads.map(open_and_close, [folder] * 6)) == {"stopped"}
+
+
+def test_a_run_is_visible_only_once_it_is_whole(tmp_path: Path) -> None:
+    """Pages look for new runs all the time."""
+    done = threading.Event()
+
+    def watch() -> list[str]:
+        errors = []
+        while not done.is_set():
+            for path in tmp_path.glob("*/run.db"):
+                try:
+                    watched = RunStore(path.parent)
+                    assert watched.config() == CONFIG and watched.state()
+                    watched.close()
+                except BadInput as error:
+                    errors.append(str(error))
+        return errors
+
+    with ThreadPoolExecutor(2) as threads:
+        watchers = [threads.submit(watch) for _ in range(2)]
+        try:
+            for _ in range(10):
+                run = RunStore.create(tmp_path, CONFIG, "demo")
+                run.lock()
+                run.close()
+        finally:
+            done.set()
+    assert [watcher.result() for watcher in watchers] == [[], []]
+
+
+def test_a_folder_that_cannot_be_written_can_be_read(store: RunStore) -> None:
+    store.save_step(Step(1, 0, "seed"))
+    for is_open in (True, False):  # with the log of the process that writes it, and without
+        reader = RunStore(store.folder)
+        reader._db.close()
+        reader._db = database._connect_for_reading(store.folder / "run.db")
+        assert len(reader.steps()) == 1 and reader.config() == CONFIG
+        with pytest.raises(BadInput, match="cannot be written"):
+            reader.save_step(Step(2, 0, "seed"))
+        reader.close()
+        if is_open:
+            store.close()
 
 
 def test_a_broken_record_is_told_and_done_again(store: RunStore) -> None:

@@ -15,13 +15,13 @@ import fcntl
 import json
 import os
 import shutil
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from kernelpro.engine.database import open_database, readable_errors, rollback, try_lock
 from kernelpro.records import BadInput, Outcome, RunConfig, Step, TaskFacts, digest, folders
 from kernelpro.records.events import (
     STEERING_KINDS,
@@ -37,24 +37,7 @@ from kernelpro.records.events import (
 
 RunState = Literal["running", "finished", "waiting", "failed", "stopped"]
 
-_MIGRATIONS = (
-    """
-    CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-    CREATE TABLE step (number INTEGER PRIMARY KEY, stage TEXT NOT NULL, data TEXT NOT NULL) STRICT;
-    CREATE TABLE event
-        (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL) STRICT;
-    """,
-    """
-    CREATE TABLE activity (job TEXT PRIMARY KEY, stage TEXT NOT NULL, since REAL NOT NULL) STRICT;
-    CREATE TABLE step_change
-        (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER NOT NULL UNIQUE) STRICT;
-    INSERT INTO step_change (number) SELECT number FROM step ORDER BY number;
-    CREATE TRIGGER step_changed AFTER INSERT ON step
-        BEGIN INSERT OR REPLACE INTO step_change (number) VALUES (new.number); END;
-    """,
-)
-"""One migration for each schema version. A file's own version is its user_version."""
-_BUSY_SECONDS = 10.0
+_UNFINISHED = "run.db.new"
 _STATE_AFTER: dict[type[RunEvent], RunState] = {
     RunStarted: "stopped",
     RunPaused: "waiting",
@@ -73,25 +56,22 @@ def runs_dir(given: str | Path | None = None) -> Path:
 class RunStore:
     """One process opens it for writing (`lock`), any number of processes for reading."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, file: str = "run.db"):
         self.folder = folder
         self.damage: list[str] = []
         """One line for each thing that could not be read."""
         self._lock: int | None = None
         self.locked_after = 0
         """The last event when this process locked the run: later requests are for this process."""
-        with _readable_errors(folder):
-            self._db = sqlite3.connect(folder / "run.db", timeout=_BUSY_SECONDS, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._migrate()
+        with readable_errors(folder):
+            self._db = open_database(folder / file)
 
     # --- opening ---------------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, runs_dir: Path, config: RunConfig, name: str) -> RunStore:
         """Create a run. Its id is its name and a number."""
-        with _readable_errors(runs_dir):
+        with readable_errors(runs_dir):
             runs_dir.mkdir(parents=True, exist_ok=True)
             for number in range(1, 1_000_000):
                 folder = runs_dir / f"{name}-{number}"
@@ -101,10 +81,17 @@ class RunStore:
                 except FileExistsError:
                     continue
             (folder / "sources").mkdir()
-        store = cls(folder)
-        store.save_config(config)
-        store._set("created", time.time())
-        return store
+        try:
+            store = cls(folder, _UNFINISHED)  # others see the run once it is whole
+            store.save_config(config)
+            store._set("created", time.time())
+            store.close()
+            with readable_errors(folder):
+                (folder / _UNFINISHED).rename(folder / "run.db")
+        except BadInput:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(folder)
 
     @classmethod
     def open(cls, runs_dir: Path, run: str) -> RunStore:
@@ -115,29 +102,18 @@ class RunStore:
             raise BadInput(f"no run is called {run} in {runs_dir}; there are: {names}")
         return cls(folder)
 
-    def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > len(_MIGRATIONS):
-            raise BadInput(
-                f"{self.folder / 'run.db'} was written by a newer KernelPro (schema {version}): "
-                "update KernelPro"
-            )
-        for number in range(version, len(_MIGRATIONS)):
-            self._db.executescript(f"BEGIN;{_MIGRATIONS[number]};PRAGMA user_version={number + 1};COMMIT;")
-
     def lock(self) -> None:
         """Lock the run for this process. Raises BadInput if another process holds the lock."""
         if self._lock is not None:
             return
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        with readable_errors(self.folder):
+            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        if not try_lock(handle):
             holder = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
             os.close(handle)
             raise BadInput(
                 f"run {self.id} is in use by another process (PID {holder}): wait for it, or stop it"
-            ) from None
+            )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
         self._lock = handle
@@ -176,7 +152,8 @@ class RunStore:
         """Delete the run with all its files. Raises BadInput if another process is working on it."""
         self.lock()
         self.close()
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
+            (self.folder / "run.db").unlink()  # no process opens it from now on
             shutil.rmtree(self.folder)
 
     def close(self) -> None:
@@ -194,11 +171,11 @@ class RunStore:
     # --- the run itself --------------------------------------------------------------------------------
 
     def _set(self, key: str, value: Any) -> None:
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
 
     def _get(self, key: str) -> Any:
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             row = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()
         return json.loads(row[0]) if row else None
 
@@ -282,7 +259,7 @@ class RunStore:
 
     def save_step(self, step: Step) -> None:
         """Save a step in its current stage. It is on disk when this returns."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             data = json.dumps(step.to_json(), separators=(",", ":"))
             self._db.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?)", (step.number, step.stage, data))
 
@@ -291,7 +268,7 @@ class RunStore:
         return self._read_steps("")
 
     def _read_steps(self, condition: str, *values: int) -> list[Step]:
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             query = f"SELECT number, data FROM step {condition} ORDER BY number"
             rows = self._db.execute(query, values).fetchall()
         steps = []
@@ -312,7 +289,7 @@ class RunStore:
         """The steps that were saved after the change `last`, as stored JSON, and the last change that the
         list covers; at most `limit` steps, -1: all. Those who watch a run read it again and again with that
         number."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             rows = self._db.execute(
                 "SELECT id, number, data FROM step_change JOIN step USING (number) "
                 "WHERE id > ? ORDER BY id LIMIT ?",
@@ -323,7 +300,7 @@ class RunStore:
     @property
     def version(self) -> int:
         """A number that changes whenever another connection has changed the run."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     # --- sources ---------------------------------------------------------------------------------------
@@ -333,7 +310,7 @@ class RunStore:
         key = digest("source", text)
         path = self.folder / "sources" / f"{key}.py"
         if not path.exists():
-            with _readable_errors(self.folder):
+            with readable_errors(self.folder):
                 partial = path.with_suffix(f".{os.getpid()}")
                 with partial.open("w", encoding="utf-8") as file:
                     file.write(text)
@@ -357,7 +334,7 @@ class RunStore:
 
     def add_event(self, event: RunEvent) -> int:
         """Append to the log of the run; returns the id of the event."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             text = json.dumps(event.to_json(), separators=(",", ":"))
             cursor = self._db.execute(
                 "INSERT INTO event (time, kind, data) VALUES (?, ?, ?)", (time.time(), event.kind, text)
@@ -377,7 +354,7 @@ class RunStore:
         return self._event_rows("id > ? ORDER BY id LIMIT ?", last, limit)
 
     def _event_rows(self, condition: str, *values: int) -> list[tuple[int, float, str, str]]:
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             query = f"SELECT id, time, kind, data FROM event WHERE {condition}"
             return self._db.execute(query, values).fetchall()
 
@@ -391,7 +368,7 @@ class RunStore:
     @property
     def last_event(self) -> int:
         """The id of the last event; 0 without any."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             (last,) = self._db.execute("SELECT max(id) FROM event").fetchone()
         return int(last or 0)
 
@@ -404,15 +381,15 @@ class RunStore:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything that the block writes is on disk together, or not at all."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            with readable_errors(self.folder):
+                self._db.execute("COMMIT")
         except BaseException:  # Ctrl-C too: nothing of the block may be written
-            self._db.execute("ROLLBACK")
+            rollback(self._db)
             raise
-        with _readable_errors(self.folder):
-            self._db.execute("COMMIT")
 
     # --- activity --------------------------------------------------------------------------------------
 
@@ -421,23 +398,25 @@ class RunStore:
 
         Unlike everything else this is not flushed to disk: it says nothing once the process has died.
         """
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             self._db.execute("PRAGMA synchronous=OFF")
-            if stage:
-                row = (job, stage, time.time())
-                self._db.execute("INSERT OR REPLACE INTO activity VALUES (?, ?, ?)", row)
-            else:
-                self._db.execute("DELETE FROM activity WHERE job = ?", (job,))
-            self._db.execute("PRAGMA synchronous=FULL")
+            try:
+                if stage:
+                    row = (job, stage, time.time())
+                    self._db.execute("INSERT OR REPLACE INTO activity VALUES (?, ?, ?)", row)
+                else:
+                    self._db.execute("DELETE FROM activity WHERE job = ?", (job,))
+            finally:
+                self._db.execute("PRAGMA synchronous=FULL")
 
     def clear_activity(self) -> None:
         """Forget what jobs were doing: at the start and at the end of a process."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             self._db.execute("DELETE FROM activity")
 
     def activity(self) -> list[tuple[str, str, float]]:
         """What jobs are doing: the job, its stage, and when that began in seconds since the epoch."""
-        with _readable_errors(self.folder):
+        with readable_errors(self.folder):
             rows = self._db.execute("SELECT job, stage, since FROM activity ORDER BY since, job").fetchall()
         return [(job, stage, since) for job, stage, since in rows]
 
@@ -457,25 +436,3 @@ def _recover_choice(number: int, data: str) -> Step | None:
         return Step(number, int(raw["parent"]), raw["action"], donor=int(raw.get("donor", 0)))
     except (TypeError, ValueError, KeyError):
         return None
-
-
-@contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the file system into BadInput with one line that says what to do."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if "full" in str(error):
-            raise BadInput(
-                f"no space left for {path}: free some space, then `kernelpro resume {path.name}`; "
-                "saved steps are kept"
-            ) from None
-        if "readonly" in str(error) or "unable to open" in str(error):
-            raise BadInput(f"{path} cannot be written: {error}") from None
-        raise BadInput(f"{path}: {error}") from None
-    except sqlite3.DatabaseError as error:
-        raise BadInput(
-            f"{path / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
-        ) from None
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None

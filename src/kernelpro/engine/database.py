@@ -1,0 +1,117 @@
+"""The SQLite file of a run: opened, migrated and locked. Errors are one line that says what to do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernelpro.records import BadInput
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+    CREATE TABLE step (number INTEGER PRIMARY KEY, stage TEXT NOT NULL, data TEXT NOT NULL) STRICT;
+    CREATE TABLE event
+        (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL) STRICT;
+    """,
+    """
+    CREATE TABLE activity (job TEXT PRIMARY KEY, stage TEXT NOT NULL, since REAL NOT NULL) STRICT;
+    CREATE TABLE step_change
+        (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER NOT NULL UNIQUE) STRICT;
+    INSERT INTO step_change (number) SELECT number FROM step ORDER BY number;
+    CREATE TRIGGER step_changed AFTER INSERT ON step
+        BEGIN INSERT OR REPLACE INTO step_change (number) VALUES (new.number); END;
+    """,
+)
+"""One migration for each schema version. A file's own version is its user_version."""
+_BUSY_SECONDS = 10.0
+_LOCK_TRIES, _LOCK_PAUSE = 20, 0.01
+"""Those who ask for the state of a run hold its lock for some microseconds."""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """The database of a run with the current schema; for reading alone if this user cannot write its
+    folder."""
+    if not os.access(path.parent, os.W_OK):
+        return _connect_for_reading(path)
+    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    _migrate(database, path)
+    return database
+
+
+def _migrate(database: sqlite3.Connection, path: Path) -> None:
+    version = _schema_version(database)
+    if version > len(_MIGRATIONS):
+        raise BadInput(f"{path} was written by a newer KernelPro (schema {version}): update KernelPro")
+    for number in range(version, len(_MIGRATIONS)):
+        set_version = f"PRAGMA user_version={number + 1}"
+        try:
+            database.executescript(f"BEGIN IMMEDIATE;{_MIGRATIONS[number]};{set_version};COMMIT;")
+        except sqlite3.OperationalError:
+            rollback(database)
+            if _schema_version(database) <= number:  # else another process was faster
+                raise
+
+
+def _schema_version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def rollback(database: sqlite3.Connection) -> None:
+    """Undo the open transaction, if there is one: SQLite itself ends it where the disk is full."""
+    if database.in_transaction:
+        database.execute("ROLLBACK")
+
+
+def _connect_for_reading(path: Path) -> sqlite3.Connection:
+    """A connection to a run in a folder that this user cannot write. Without a write-ahead log nobody writes
+    it now, and SQLite needs no lock file."""
+    immutable = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    uri = f"{path.resolve().as_uri()}?mode=ro{immutable}"
+    return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+
+
+def try_lock(handle: int) -> bool:
+    """Lock a file for this process; False if another process keeps it locked."""
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE)
+    return False
+
+
+def _is_disk_full(path: Path) -> bool:
+    try:
+        return os.statvfs(path).f_bavail == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def readable_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the file system into BadInput with one line that says what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "full" in str(error) or _is_disk_full(path):
+            resume = f", then `kernelpro resume {path.name}`; saved steps are kept"
+            hint = resume if (path / "run.db").exists() else ""
+            raise BadInput(f"no space left for {path}: free some space{hint}") from None
+        if "readonly" in str(error) or "unable to open" in str(error):
+            raise BadInput(f"{path} cannot be written: {error}") from None
+        raise BadInput(f"{path}: {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise BadInput(
+            f"{path / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
