@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,20 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path) -> None:
 
     assert asyncio.run(scene()) == SOURCE
     assert len(told) == 1 and told[0].startswith("step-1/code waits for")
+
+
+def test_a_malformed_answer_from_a_clock_that_is_ahead_is_rejected_all_the_same(tmp_path: Path) -> None:
+    async def scene() -> str:
+        task = asyncio.create_task(inbox(tmp_path, replace(RUN, wait=True)).ask(question()))
+        put(tmp_path, KERNEL[:30])
+        tomorrow = time.time() + 86400
+        os.utime(tmp_path / "run-1__step-1__code.answer.md", (tomorrow, tomorrow))
+        while not list(tmp_path.glob("*.bad.md")):
+            await asyncio.sleep(0.01)
+        put(tmp_path, KERNEL)
+        return str((await task).value)
+
+    assert asyncio.run(asyncio.wait_for(scene(), 30)) == SOURCE
 
 
 def test_an_answer_to_an_earlier_wording_is_taken_with_a_note(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class _QuestionFiles(Generic[T]):
                         self._question.answer_format.parse(_read(self.answer))
                         os.rename(self.answer, self._archive)
                     except Malformed as fault:
-                        if watching and time.time() - self.answer.stat().st_mtime < _SETTLE_SECONDS:
+                        if watching and abs(time.time() - self.answer.stat().st_mtime) < _SETTLE_SECONDS:
                             return None
                         self._reject(self.answer, str(fault))
                 if not self._archive.exists():

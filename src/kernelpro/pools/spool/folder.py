@@ -333,7 +333,7 @@ class SpoolFolder:
 
     def _is_settled(self, path: Path) -> bool:
         try:
-            return self._now() - path.stat().st_mtime > _SETTLE_SECONDS
+            return abs(self._now() - path.stat().st_mtime) > _SETTLE_SECONDS  # clocks may be set back
         except FileNotFoundError:
             return False
 
