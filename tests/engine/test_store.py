@@ -170,6 +170,17 @@ def test_a_run_is_visible_only_once_it_is_whole(tmp_path: Path) -> None:
     assert [watcher.result() for watcher in watchers] == [[], []]
 
 
+def test_a_deleted_run_stays_deleted_though_others_watch_it(store: RunStore) -> None:
+    watcher = RunStore(store.folder)
+    store.delete()
+    watcher.close()
+    assert not store.folder.exists()
+    store.folder.mkdir()
+    with pytest.raises(BadInput, match="it was deleted"):
+        RunStore(store.folder)
+    assert not list(store.folder.iterdir())
+
+
 def test_a_folder_that_cannot_be_written_can_be_read(store: RunStore) -> None:
     store.save_step(Step(1, 0, "seed"))
     for is_open in (True, False):  # with the log of the process that writes it, and without

@@ -34,12 +34,12 @@ _LOCK_TRIES, _LOCK_PAUSE = 20, 0.01
 """Those who ask for the state of a run hold its lock for some microseconds."""
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path, create: bool) -> sqlite3.Connection:
     """The database of a run with the current schema; for reading alone if this user cannot write its
-    folder."""
+    folder. `create`: make it if it does not exist; without, a run that was just deleted stays deleted."""
     if not os.access(path.parent, os.W_OK):
         return _connect_for_reading(path)
-    database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+    database = _connect(path, "mode=rwc" if create else "mode=rw")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
     _migrate(database, path)
@@ -74,7 +74,11 @@ def _connect_for_reading(path: Path) -> sqlite3.Connection:
     """A connection to a run in a folder that this user cannot write. Without a write-ahead log nobody writes
     it now, and SQLite needs no lock file."""
     immutable = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-    uri = f"{path.resolve().as_uri()}?mode=ro{immutable}"
+    return _connect(path, f"mode=ro{immutable}")
+
+
+def _connect(path: Path, parameters: str) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?{parameters}"
     return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
 
 
@@ -106,6 +110,8 @@ def readable_errors(path: Path) -> Iterator[None]:
             resume = f", then `kernelpro resume {path.name}`; saved steps are kept"
             hint = resume if (path / "run.db").exists() else ""
             raise BadInput(f"no space left for {path}: free some space{hint}") from None
+        if "unable to open" in str(error) and not (path / "run.db").exists():
+            raise BadInput(f"there is no run in {path}: it was deleted") from None
         if "readonly" in str(error) or "unable to open" in str(error):
             raise BadInput(f"{path} cannot be written: {error}") from None
         raise BadInput(f"{path}: {error}") from None

@@ -64,7 +64,7 @@ class RunStore:
         self.locked_after = 0
         """The last event when this process locked the run: later requests are for this process."""
         with readable_errors(folder):
-            self._db = open_database(folder / file)
+            self._db = open_database(folder / file, create=file == _UNFINISHED)
 
     # --- opening ---------------------------------------------------------------------------------------
 
@@ -154,7 +154,9 @@ class RunStore:
         self.close()
         with readable_errors(self.folder):
             (self.folder / "run.db").unlink()  # no process opens it from now on
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if self.folder.exists():  # a process that had just opened it added a file
+                shutil.rmtree(self.folder)
 
     def close(self) -> None:
         """Close the database and release the lock."""
