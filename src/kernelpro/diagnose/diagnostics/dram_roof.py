@@ -56,9 +56,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),
-    symptom_of=(
-        *("excess_traffic", "uncoalesced_access", "sector_waste", "l2_thrash", "spills"),
-        *("memory_barriers", "barrier_stall", "narrow_access", "tail_effect", "atomics_contention"),
-    ),
+    symptom_of=("memory_barriers",),
     claims=("idle_sms", *TRAFFIC_PARTS),
 )

@@ -81,13 +81,6 @@ DIAGNOSTIC = Diagnostic(
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),
-    symptom_of=(
-        "uncoalesced_access",
-        "sector_waste",
-        "l2_thrash",
-        "spills",
-        "needless_copies",
-        "unfused_chain",
-    ),
+    symptom_of=("sector_waste", "l2_thrash"),
     claims=TRAFFIC_PARTS,
 )

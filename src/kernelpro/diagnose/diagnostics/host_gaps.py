@@ -63,7 +63,7 @@ DIAGNOSTIC = Diagnostic(
     f"{LEAD_US:g} us around the call",
     remedy="host work out of forward, reused buffers, CUDA graphs",
     gain_basis="idle time beyond what launches explain",
-    symptom_of=("host_sync", "launch_overhead", "needless_copies"),
+    symptom_of=("host_sync",),
     claims=(
         "gaps",
         "host",

@@ -58,6 +58,6 @@ DIAGNOSTIC = Diagnostic(
     remedy="optimize that kernel first",
     gain_basis="half of the distance to the floor, by Amdahl's law; never high severity, since it names no "
     "defect",
-    symptom_of=(ANY, "launch_overhead", "host_sync", "host_gaps", "unfused_chain", "needless_copies"),
+    symptom_of=(ANY,),
     claims=(),
 )

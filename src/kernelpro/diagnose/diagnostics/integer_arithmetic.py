@@ -71,14 +71,7 @@ DIAGNOSTIC = Diagnostic(
         "use 32-bit indices inside a block, with one 64-bit base pointer; hoist loop-invariant terms",
     ),
     metrics=(ALU,),
-    symptom_of=(
-        "special_functions",
-        "double_precision",
-        "spills",
-        "divergence",
-        "missing_reuse",
-        "uncoalesced_access",
-    ),
+    symptom_of=("special_functions", "missing_reuse"),
     claims=(
         "integer_instructions",
         "control_flow",

@@ -89,7 +89,7 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="busiest pipe with and without the surplus instructions, down to the time of the memory "
     "traffic",
     metrics=(XU,),
-    symptom_of=("double_precision", "spills", "divergence"),
+    symptom_of=("double_precision",),
     claims=(
         "special_functions",
         "conversions",

@@ -71,7 +71,6 @@ DIAGNOSTIC = Diagnostic(
     gain_basis="1 - fp32 rate / tensor-core rate, both measured on this device",
     bounds=frozenset({Bound.COMPUTE, Bound.MIXED, Bound.LATENCY}),
     metrics=(TENSOR,),
-    symptom_of=("missing_reuse", "double_precision"),
     claims=(
         "arithmetic",
         "cache_traffic",
