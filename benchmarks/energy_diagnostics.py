@@ -51,7 +51,7 @@ def profile_pair(pool: LocalPool, name: str, waste: int) -> dict[str, Any]:
     def profile_kernel(amount: int) -> dict[str, Any]:
         candidate = Candidate(with_waste(path.read_text(encoding="utf-8"), amount))
         spec = ProfileSpec(task, candidate, "cuda", energy=True)
-        return asyncio.run(profile(run_job, spec, registry()))[0].to_json()
+        return asyncio.run(profile(run_job, spec, registry().values()))[0].to_json()
 
     return {"wasteful": profile_kernel(waste), "lean": profile_kernel(0)}
 

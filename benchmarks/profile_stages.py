@@ -55,7 +55,7 @@ def measure(pool: local.LocalPool, path: Path, side: str) -> tuple[float, Profil
         return await asyncio.wrap_future(pool.submit(job))
 
     started = time.monotonic()
-    result, diagnosis = asyncio.run(profile(run_job, spec, registry()))
+    result, diagnosis = asyncio.run(profile(run_job, spec, registry().values()))
     return time.monotonic() - started, result, diagnosis
 
 
