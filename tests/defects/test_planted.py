@@ -10,7 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from planted.case import Family, generate, make_case
+from planted.examples import example_cases, print_examples
 from planted.families import CPU, CUDA
+from planted_defects import read
 
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.languages import detect
@@ -54,3 +56,18 @@ def test_pairs_combine_defects_that_different_diagnostics_name() -> None:
             case = make_case(family, pair, 5)
             singles = [make_case(family, (kind,), 5).defective for kind in pair]
             assert case.defective not in (*singles, case.healthy)
+
+
+def test_every_kernel_of_the_examples_is_a_case_with_a_healthy_side_only() -> None:
+    cases = example_cases()
+    assert len(cases) >= 30 and {case.sides for case in cases} == {("healthy",)}
+    assert {case.language for case in cases} == {"cuda", "cute", "triton"}
+    assert make_case(CUDA[0], (next(iter(CUDA[0].defects)),), 3).sides == ("defective", "healthy")
+
+
+def test_examples_report_the_account_and_severe_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    record = Path(__file__).parents[2] / "benchmarks/results/2026-11-18-h200-planted.jsonl.gz"
+    print_examples(read([record])[-3:])
+    *kernels, last = capsys.readouterr().out.splitlines()
+    assert len(kernels) == 3 and all("account off by 0.0%, counted" in line for line in kernels)
+    assert last == "examples: 3, account off by at most 0.00%, severe findings: 0"

@@ -1,5 +1,5 @@
-"""Kernels with randomly planted defects, recorded with their healthy twins on an H200 and on two ARM cores:
-ranks and gains."""
+"""Kernels with randomly planted defects, recorded with their healthy twins on an H200, on two ARM cores and on
+two cores of a Xeon: ranks and gains."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from planted_defects import read  # noqa: E402
 
 RECORD = ROOT / "benchmarks/results/2026-11-18-h200-planted.jsonl.gz"
 CPU_RECORD = ROOT / "benchmarks/results/2026-11-18-cpu-planted.jsonl.gz"
+X86_RECORD = ROOT / "benchmarks/results/2026-11-18-x86-planted.jsonl.gz"
 
 
 @cache
@@ -46,4 +47,12 @@ def test_on_the_cpu_the_planted_defect_comes_first_and_no_twin_is_accused() -> N
     assert result["cases"] >= 200 and result["single_first"] >= 0.92 and result["single_in_three"] >= 0.98
     assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] == 0
     assert 0.9 <= result["gain_median"] <= 1.1
+    assert result["empty_pages"] == 0 and result["account_error"] < 0.03
+    assert result["gain_within"] >= 0.9
+
+
+def test_on_an_x86_cpu_the_planted_defect_comes_first() -> None:
+    result = summarize(list(scores(X86_RECORD)))
+    assert result["cases"] >= 200 and result["single_first"] >= 0.92 and result["single_in_three"] >= 0.97
+    assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] <= 1
     assert result["empty_pages"] == 0 and result["account_error"] < 0.03
