@@ -48,7 +48,7 @@ def test_on_the_cpu_the_planted_defect_comes_first_and_no_twin_is_accused() -> N
     assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] == 0
     assert 0.9 <= result["gain_median"] <= 1.1
     assert result["empty_pages"] == 0 and result["account_error"] < 0.03
-    assert result["gain_within"] >= 0.9
+    assert result["gain_within"] >= 0.88
 
 
 def test_on_an_x86_cpu_the_planted_defect_comes_first() -> None:
