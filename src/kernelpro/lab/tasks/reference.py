@@ -210,7 +210,8 @@ class Reference:
 
     def dtype(self) -> torch.dtype:
         """The floating-point dtype of the task: of its parameters, else of its inputs."""
-        for tensor in self._model.state_dict().values():
+        state: Mapping[str, torch.Tensor] = self._model.state_dict()
+        for tensor in state.values():
             if tensor.is_floating_point():
                 return tensor.dtype
         return self._input_dtype
