@@ -485,7 +485,11 @@ LARGE = {
 
 @pytest.mark.skipif(nvcc() is None or sass.find_tool("nvdisasm") is None, reason="needs nvcc and nvdisasm")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16"))) for name in LARGE]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name in ("gelu", "bfloat16", "column sums")))
+        for name in LARGE
+    ],
 )
 def test_machine_code_has_16_byte_accesses(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

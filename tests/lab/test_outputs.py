@@ -74,7 +74,9 @@ def test_outputs_in_another_structure_are_wrong(
     assert verdict.status is Status.WRONG and reason in verdict.reason, verdict.reason
 
 
-@pytest.mark.parametrize("returns", ["[y]", "(y, z)", "{'y': y, 'z': [z]}"])
+@pytest.mark.parametrize(
+    "returns", ["[y]", pytest.param("(y, z)", marks=pytest.mark.long), "{'y': y, 'z': [z]}"]
+)
 def test_outputs_in_the_same_structure_pass(quick_judge: QuickJudge, returns: str) -> None:
     verdict = quick_judge.judge(task(returns), candidate(returns))
     assert verdict.status is Status.PASSED, verdict.reason

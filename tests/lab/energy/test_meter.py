@@ -151,7 +151,10 @@ def test_where_it_is_always_throttled_no_number_is_given(
     )
 
 
-def test_more_calls_than_were_made_are_not_believed(quick_judge: QuickJudge) -> None:
+def test_more_calls_than_were_made_are_not_believed(
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "ROUNDS", {"quick": 1})
     _, energy = measured(quick_judge, kernel(head=OVERCOUNTS))
     assert "cannot be the same work" in energy.unavailable and not energy.joules
 

@@ -21,6 +21,7 @@ import energy_spaced
 from energy import EnergyBench
 
 
+@pytest.mark.long  # test_meter.py measures the same kernels; only the benchmark spaces their calls
 def test_at_the_same_rate_a_sleeping_kernel_takes_less_energy(
     launcher: SandboxLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
