@@ -1,6 +1,7 @@
 """The live page that stays open: memory of the page and of the server over a day's worth of updates.
 
     nice python benchmarks/ui_page_day.py --updates 60000
+    python benchmarks/ui_page_day.py --updates 0 --background 90000 --out FILE
 
 Nothing is replaced: a store that changes, the server, its stream, the page in Chromium. Only the pause
 between two looks at the store is shorter (`TICK`). An update saves a step with another time and adds two
@@ -33,7 +34,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from report.browser import Browser  # noqa: E402
 from report.made_runs import passed  # noqa: E402
 from ui.generated_runs import record  # noqa: E402
-from ui.page_server import Page, PageServer, own_locks  # noqa: E402
+from ui.page_server import UPDATES, Page, PageServer, own_locks  # noqa: E402
 from ui_page import heap_by_type  # noqa: E402
 
 from kernelpro.engine.store import RunStore  # noqa: E402
@@ -186,10 +187,24 @@ def visit_of_a_user(page: Page, writer: Writer, server: int) -> None:
     write(page, writer, 1)
 
 
+def stay_in_background(page: Page, updates: int, profile: Path, server: int) -> list[dict[str, float]]:
+    """The page is hidden all the time, and receives updates without a pause."""
+    browser, samples = page.browser, []
+    other = browser.ask("Target.createTarget", url="about:blank")["targetId"]
+    page.until("document.hidden")
+    for so_far in range(500, updates + 1, 500):
+        browser.value(f"{UPDATES}(500)")
+        if so_far % 5000 == 0:
+            samples.append({"updates": so_far} | measure(browser, profile, server))
+    browser.ask("Target.closeTarget", targetId=other)
+    return samples
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=60_000)
     parser.add_argument("--every", type=int, default=2000)
+    parser.add_argument("--background", type=int, default=0, help="then so many updates of a hidden page")
     parser.add_argument("--minutes", type=float, default=120.0, help="stop after so long at the latest")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "ui-page-day.json")
     options = parser.parse_args()
@@ -231,6 +246,7 @@ def main() -> None:
                 print("  ".join(f"{name} {value:.1f}" for name, value in samples[-1].items()), flush=True)
             assert not browser.complaints, browser.complaints
             result["heap by type at the end, MiB"] = heap_by_type(browser)
+            result["in the background"] = stay_in_background(page, options.background, home / "profile", pid)
             options.out.write_text(json.dumps(result, indent=1) + "\n")
             print(result["heap by type at the end, MiB"])
             browser.close()

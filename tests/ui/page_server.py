@@ -18,6 +18,18 @@ from urllib.parse import urlsplit
 from report.browser import Browser
 
 _PATIENCE = 90.0
+UPDATES = """((count) => {
+  const { receive, state } = window.kernelpro;
+  const first = Number(document.querySelector('#log').dataset.last) + 1;
+  for (let id = first; id < first + count; id++) {
+    const step = { ...state.steps.get(2 + id % 30) };
+    if (step.ms) step.ms *= 1 + (id % 7 - 3) / 1000;
+    const now = Date.now() / 1000;
+    const line = { id, time: now, text: `event ${id}`, step: step.n, level: '' };
+    receive({ steps: [step], lines: [line], seconds: { [step.n]: id }, process: {}, status: { ...state.status, now } });
+  }
+})"""
+"""So many updates as the stream brings them, one after the other."""
 
 
 @dataclass(frozen=True)

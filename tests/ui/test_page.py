@@ -12,7 +12,7 @@ import pytest
 from report import made_runs
 from report.browser import PROGRAM, Browser
 from ui.generated_runs import record
-from ui.page_server import Page, PageServer, serving
+from ui.page_server import UPDATES, Page, PageServer, serving
 
 from kernelpro.engine.store import RunStore
 from kernelpro.records.events import HintGiven, Note, StepProgress
@@ -30,19 +30,6 @@ UNNAMED = """[...document.querySelectorAll('button, a[href], input, select, text
   const label = element.labels?.length || element.getAttribute('aria-label') || element.getAttribute('aria-labelledby') || element.title;
   return element.offsetParent !== null && element.getAttribute('aria-hidden') !== 'true' && !label && !element.innerText?.trim();
 }).map((element) => element.outerHTML.slice(0, 120))"""
-
-UPDATES = """((count) => {
-  const { receive, state } = window.kernelpro;
-  const first = Number(document.querySelector('#log').dataset.last) + 1;
-  for (let id = first; id < first + count; id++) {
-    const step = { ...state.steps.get(2 + id % 30) };
-    if (step.ms) step.ms *= 1 + (id % 7 - 3) / 1000;
-    const now = Date.now() / 1000;
-    const line = { id, time: now, text: `event ${id}`, step: step.n, level: '' };
-    receive({ steps: [step], lines: [line], seconds: { [step.n]: id }, process: {}, status: { ...state.status, now } });
-  }
-})"""
-"""So many updates as the stream brings them, one after the other."""
 
 
 @pytest.fixture(scope="module")
