@@ -42,7 +42,7 @@ LAB = (
     ("compile_ahead", "measure"),
     ("energy", "profile", "tuning"),
     ("judge",),
-    ("study",),
+    ("study", "describe"),
     ("jobs",),
     ("worker",),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from queue import Queue
 from typing import Any
 
 import pytest
 
-from kernelpro.records import Options, Target, Task
+from kernelpro.pools.pool import StudyCallback
+from kernelpro.records import Candidate, Options, StudyData, Target, Task
 from kernelpro.suites.compile_next import CompileNext
 
 pytestmark = pytest.mark.together
@@ -18,10 +20,17 @@ class Requests:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.built: Queue[tuple[str, tuple[Candidate, ...]]] = Queue()
 
-    def compile_ahead(self, task: Task, target: Target) -> None:
+    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback) -> None:
         assert target == "cuda"
         self.names.append(task.name)
+        on_study(StudyData(graph_error=task.name))
+
+    def build_ahead(
+        self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
+    ) -> None:
+        self.built.put((task.name, candidates))
 
 
 def requested(after: Task, options: Options) -> list[str]:
@@ -40,3 +49,18 @@ def test_the_next_problems_are_compiled_in_their_order() -> None:
 
 def test_nothing_is_compiled_where_no_baseline_needs_it() -> None:
     assert requested(TASKS[0], Options(baselines=("eager_fp32",))) == []
+
+
+def test_the_designs_of_the_next_problems_are_built_once_their_graph_is_known() -> None:
+    pool: Any = Requests()
+
+    def designs_of(task: Task, study: StudyData) -> tuple[Candidate, ...]:
+        return (Candidate(f"design for {study.graph_error}"),)
+
+    compile_next = CompileNext(pool, [(task, "cuda", Options()) for task in TASKS], designs_of)
+    compile_next.after(TASKS[4])
+    compile_next.after(TASKS[5])
+    assert pool.built.get(timeout=10) == ("task 5", (Candidate("design for task 5"),))
+    assert pool.built.get(timeout=10) == ("task 6", (Candidate("design for task 6"),))
+    compile_next.close()
+    assert pool.names == ["task 5", "task 6"] and pool.built.empty(), "nothing is asked for twice"

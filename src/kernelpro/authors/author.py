@@ -166,6 +166,11 @@ class Author(ABC):
     def set_limits(self, limits: Limits) -> None:  # noqa: B027 (most authors spend nothing)
         """The limits of the run were raised. Authors that spend money apply them to later questions."""
 
+    def trusted_designs(self, assignment: Assignment) -> list[Draft]:
+        """Its first designs, if KernelPro itself writes their code: they may race in one process before they
+        are judged. `write` returns the same in this order."""
+        return []
+
     def design_count(self, assignment: Assignment) -> int | None:
         """Return how many new designs it has for this task (at least 1); None if unknown. `assignment` is the
         first one."""

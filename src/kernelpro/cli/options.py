@@ -250,6 +250,15 @@ class SearchOptions:
     tune_points: Annotated[
         int, option("Values of a candidate's tunables to try; 0: none.", SEARCH, min=0)
     ] = RunConfig.tune_points
+    race: Annotated[
+        int,
+        option(
+            "Race the playbook's first designs in one process and judge only so many, the fastest; "
+            "0: judge all.",
+            SEARCH,
+            min=0,
+        ),
+    ] = RunConfig.race
     finalists: Annotated[
         int,
         option(

@@ -42,6 +42,7 @@ def make_run_config(
         seed=options.seed,
         tune_points=options.tune_points,
         finalists=options.finalists,
+        race=options.race,
         languages=tuple(language.value for language in options.language),
         compile_seed=not options.no_compile_seed,
         knowledge=knowledge,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kernelpro.records import Cost, Limits, Step
+from kernelpro.records import Cost, Limits, NoVerdict, Step
 
 
 @dataclass
@@ -27,8 +27,9 @@ class Budget:
         self.candidates += 1
 
     def settle(self, step: Step) -> None:
-        """Count the cost of a settled step. If its author had no idea, there was no candidate."""
-        self.candidates -= not step.source
+        """Count the cost of a settled step. It used up no candidate if its author had no idea, or if it lost
+        a race."""
+        self.candidates -= not step.source or step.no_verdict is NoVerdict.LOST_RACE
         self.cost = self.cost + step.cost
 
     @property

@@ -101,9 +101,11 @@ class Evaluator:
         return replace(step, verdict=verdict, details=replace(step.details, device_seconds=seconds))
 
     async def judge_fully(self, step: Step) -> Verdict:
-        """The verdict of a judgement at full length, against all baselines."""
+        """The verdict of a judgement at full length, against all baselines; without final judging, of one as
+        long as any other."""
         source = self.store.source(step.final_source)
-        return _verdict(await self.submit(self._job(step.number, source, self.energy_options("full"))))
+        options = self.energy_options("full" if self.config.finalists else self.config.options.effort)
+        return _verdict(await self.submit(self._job(step.number, source, options)))
 
     def energy_options(self, effort: Effort) -> Options:
         """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the

@@ -31,9 +31,9 @@ class FinalJudging:
     """By step."""
 
     async def decide(self, leaders: list[Step], seeds: list[Step]) -> Outcome:
-        """The outcome of the run. `leaders`: working candidates; `seeds`: those of them that compilers
-        wrote."""
-        if not leaders:
+        """The outcome of the run. `leaders`: working candidates; `seeds`: what compilers wrote, as far as it
+        works."""
+        if not leaders and not seeds:
             return Outcome(self.reason, notes=("no candidate passed",))
         await self._judge(leaders)
         best = self._best()

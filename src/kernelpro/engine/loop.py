@@ -39,6 +39,7 @@ from kernelpro.authors.author import (
 from kernelpro.authors.seeded import SeededAuthor
 from kernelpro.engine import learning, objective
 from kernelpro.engine.author_state import AuthorState
+from kernelpro.engine.design_race import RaceResults, race_designs
 from kernelpro.engine.evaluator import Evaluator
 from kernelpro.engine.final_judging import FinalJudging
 from kernelpro.engine.prompt_context import PromptContext
@@ -202,9 +203,14 @@ class Engine(RunState):
             self._config, self._store, self._submit, self._emit, self.steps, self._save, facts.baselines
         )
         self._context = PromptContext(self._config, facts, self.tree, self.steps, self._store)
-        self.facts = facts
         self._emit(TaskMeasured(facts.baselines, facts.floor_ms))
         first = self._context.assignment(Step(1, 0, "seed"))
+        if self._config.race and not facts.race:
+            designs = self._author.trusted_designs(first)
+            facts = await race_designs(
+                designs, facts, self._store, self._config, self._submit, lambda line: self._emit(Note(line))
+            )
+        self.facts, self._race = facts, RaceResults(facts.race, self._config.race)
         self._author_state = AuthorState(len(facts.seeds), self._author.design_count(first))
         if self._author.improves_own_only:
             self._author_state.exhausted_nodes |= set(range(1, len(facts.seeds) + 1))
@@ -268,7 +274,7 @@ class Engine(RunState):
         """Start the next step; False if it has to wait for results."""
         number = len(self.tree)
         choice = SEED
-        if number > self._author_state.seeds:
+        if number > max(self._author_state.seeds, len(self._race.designs)):
             rng = random.Random(f"{self._config.seed}:{number}")
             choice = self._steering.choose(self._policy, self.tree, rng)
             if choice.action == "combine" and not self._author.combines:
@@ -357,6 +363,8 @@ class Engine(RunState):
         first = self._first_with[step.details.fingerprint]
         if first != step.number:
             return _duplicate(step, first)
+        if lost := self._race.reason_lost(step):
+            return replace(step, no_verdict=NoVerdict.LOST_RACE, note=lost)
         max_energy_ms = objective.max_energy_ms(self._config, self.times, self.steps.get(step.parent))
         return await self._evaluator.evaluate(
             step, self._judged_code(step), max_energy_ms, self._best_speedup(step)
@@ -431,7 +439,8 @@ class Engine(RunState):
 
     async def _judge_finalists(self, reason: str) -> Outcome:
         ranked = [self.steps[node.id] for node in self.tree.ranked()]
-        seeds = [step for step in ranked if step.number <= self._author_state.seeds]
+        compiled = [step for number, step in self.steps.items() if number <= self._author_state.seeds]
+        seeds = [step for step in ranked if step in compiled] or self._race.fastest(compiled)
         final = FinalJudging(reason, self._judge_fully, self._config, self.times)
         finalists = objective.finalists(self._config, self.times, ranked)
         outcome = await final.decide(finalists, seeds)

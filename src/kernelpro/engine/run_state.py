@@ -127,6 +127,8 @@ class RunState(ABC):
 
     def _stop_reason(self) -> str:
         assert self.facts
+        if len(self.tree) <= len(self.facts.race) and not self._steering.finish:
+            return ""  # every design that raced becomes a step
         best = self.tree.best()
         ms = best.ms if best.id and self._config.objective == "speed" else None
         return (

@@ -14,15 +14,13 @@ from typing import Any, get_args
 import torch
 
 from kernelpro.lab.compile_ahead import AheadCompilers
+from kernelpro.lab.describe import describe_environment, probe_data
 from kernelpro.lab.energy.calibrate import calibrate
-from kernelpro.lab.energy.counter import NoEnergyCounter, find_counter
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
-from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.profile.collect import Collector
-from kernelpro.lab.profile.device_properties import device_properties
 from kernelpro.lab.profile.sanitizer import is_memory_fault, locate_error
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.builds import Builds, has_artifacts
@@ -31,22 +29,21 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.study import study_task
 from kernelpro.lab.tuning import tunables
+from kernelpro.lab.tuning.design_race import DesignRace
 from kernelpro.lab.tuning.race import Race, RacedTime
 from kernelpro.lab.tuning.tuner import tune
 from kernelpro.records import (
     BadInput,
     BuildData,
     Candidate,
-    EnvironmentData,
-    Hardware,
     Job,
     JudgeData,
-    ProbeData,
     Profile,
     Progress,
+    RaceData,
+    RacedDesign,
     Record,
     Result,
-    ShapeTimes,
     Status,
     Target,
     Tuning,
@@ -61,6 +58,8 @@ _MAX_PLAN_FAILURES = 2
 """A job whose memory plan was wrong is repeated with smaller plans."""
 _RACE_SHARE = 0.5
 """Time for all races of a candidate, as a share of the time that its judgement took."""
+_MAX_RACE_BUILD_SECONDS = 20.0
+"""On a GPU, a design that takes longer to build is left out of a race: the others wait for it."""
 _LOOKAHEAD = 4
 """Tuning points built while one is judged: nvcc takes about as long as two or three quick judgements."""
 
@@ -94,10 +93,12 @@ class JobRunner:
 
     def prebuild(self, job: Job) -> None:
         """Start the build of a queued job, or the compilation of a reference."""
-        if job.kind in ("judge", "profile") and job.candidate:
-            self._start_builds(job, job.candidate)
-        if job.kind == "compile" and job.task and self._target(job) == "cuda":
-            self._references.begin(job.task.for_target("cuda"), "cuda")
+        for candidate in _candidates(job):
+            self._start_builds(job, candidate)
+        if job.kind == "compile" and job.task and not job.candidates and self._target(job) == "cuda":
+            self._references.begin(
+                job.task.for_target("cuda"), "cuda", lambda study: self._write(Result(job.id, data=study))
+            )
 
     def _start_builds(self, job: Job, candidate: Candidate) -> list[Future[bytes]]:
         """A build for each shape of the task; most languages need only one for all."""
@@ -127,7 +128,7 @@ class JobRunner:
             if job.kind not in get_args(JobKind):
                 raise BadInput(f"job {job.id}: unknown kind {job.kind!r}")
             if job.kind == "environment":
-                return Result(job.id, data=_environment(self._target(job), self._launcher.level))
+                return Result(job.id, data=describe_environment(self._target(job), self._launcher.level))
             if job.kind == "energy":
                 with self._device_held(job):
                     return Result(job.id, data=calibrate(self._target(job), self.reporter(job)))
@@ -136,8 +137,8 @@ class JobRunner:
             if job.task is None:
                 raise BadInput(f"job {job.id}: a {job.kind} job needs a task")
             job = replace(job, task=job.task.for_target(self._target(job)))
-            if job.kind in ("judge", "profile"):
-                self._prepare_candidate(job)
+            if job.kind in ("judge", "profile", "race"):
+                self._prepare_candidates(job)
             with self._device_held(job):
                 return self._run_on_device(job)
         except DuplicateMachineCode as duplicate:
@@ -156,18 +157,25 @@ class JobRunner:
             error=f"{name}the device has too little memory to judge it; no candidate is to blame ({reason})",
         )
 
-    def _prepare_candidate(self, job: Job) -> None:
-        """Build the candidate.
+    def _prepare_candidates(self, job: Job) -> None:
+        """Build the candidates.
 
-        On a GPU, prepare its task meanwhile; CPU measurements must not run beside compilers.
+        On a GPU, prepare their task meanwhile; CPU measurements must not run beside compilers.
         """
-        if job.candidate is None:
+        if not (candidates := _candidates(job)):
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
-        self._start_builds(job, job.candidate)
+        self.prebuild(job)
         if self._target(job) == "cuda" and self._warm_key != self._key_for(job):
             with self._device_held(job):
                 self._prepare_task(job)
-        self._await_build(job, job.candidate)
+        self.reporter(job)("building")
+        builds = [build for candidate in candidates for build in self._start_builds(job, candidate)]
+        # a CPU waits for all: compilers would disturb what is measured
+        is_limited = job.kind == "race" and self._target(job) == "cuda"
+        wait(builds, _MAX_RACE_BUILD_SECONDS if is_limited else None)
+
+    def _is_built(self, job: Job, candidate: Candidate) -> bool:
+        return all(build.done() for build in self._start_builds(job, candidate))
 
     def _await_build(self, job: Job, candidate: Candidate) -> None:
         """Wait for a build without holding the device. Whoever uses the build gets its error."""
@@ -178,7 +186,7 @@ class JobRunner:
         """Prepare all shapes of a job's task; on an error, release it."""
         try:
             benches = self._benches_for(job)
-            if job.kind in ("judge", "probe"):
+            if job.kind in ("judge", "probe", "race"):
                 self._warm_judges(job)
             return benches
         except BadInput:
@@ -189,10 +197,12 @@ class JobRunner:
         assert job.task
         benches = self._prepare_task(job)
         if job.kind == "probe":
-            probes = [_probe_data(judge, _is_timed(job)) for judge in self._warm_judges(job)]
+            probes = [probe_data(judge, _is_timed(job)) for judge in self._warm_judges(job)]
             return Result(job.id, data=combine_probes(probes, shares(job.task.shapes)))
         if job.kind == "judge" and job.candidate:
             return self._run_judge(job, job.candidate, benches)
+        if job.kind == "race":
+            return Result(job.id, data=self._run_race(job, benches))
         if job.kind == "study":
             judge = self._warm[0].judge
             seeds = judge.seeds if judge else {}
@@ -218,6 +228,24 @@ class JobRunner:
         except BadInput:
             self.release_task()
             raise
+
+    def _run_race(self, job: Job, benches: list[Bench]) -> RaceData:
+        """Race designs at the shape that takes most of the time."""
+        bench = self._dominant(job, benches)
+        judge = self._warm_judges(job)[benches.index(bench)]
+        if judge.not_scorable:
+            raise BadInput(f"this task cannot be scored: {judge.not_scorable}")
+        built = [candidate for candidate in job.candidates if self._is_built(job, candidate)]
+        race = DesignRace(bench, judge.as_given_seed, judge.check_as_given, judge.wait_for_teardown)
+        try:
+            results = dict(
+                zip([design.id for design in built], race.run(built, self.reporter(job)), strict=True)
+            )
+            slow = RacedDesign(Status.TIMED_OUT, f"its build took more than {_MAX_RACE_BUILD_SECONDS:g} s")
+            return RaceData(tuple(results.get(design.id, slow) for design in job.candidates))
+        finally:
+            race.close()
+            health.check_device(bench.target)
 
     def _judge_shapes(self, job: Job, candidate: Candidate) -> Verdict:
         """The verdict on all shapes. Raises DuplicateMachineCode."""
@@ -417,18 +445,6 @@ class _VariantJudge:
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=options)
 
 
-def _environment(target: Target, sandbox: str) -> EnvironmentData:
-    if target == "cuda" and not torch.cuda.is_available():
-        raise BadInput(
-            "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
-        )
-    snapshot = environment.snapshot(target)
-    try:
-        return EnvironmentData(snapshot, sandbox, energy_counter=find_counter(target).name)
-    except NoEnergyCounter as reason:
-        return EnvironmentData(snapshot, sandbox, energy_error=str(reason))
-
-
 def _device_lock_name(target: Target) -> str:
     """The name of the lock on a device."""
     if target == "cpu" or not torch.cuda.is_available():
@@ -436,39 +452,13 @@ def _device_lock_name(target: Target) -> str:
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
+def _candidates(job: Job) -> tuple[Candidate, ...]:
+    """What a job needs to have built."""
+    if job.kind in ("race", "compile"):
+        return job.candidates
+    return (job.candidate,) if job.kind in ("judge", "profile") and job.candidate else ()
+
+
 def _is_timed(job: Job) -> bool:
     """A probe without baselines only checks whether a task can be scored."""
     return job.kind != "probe" or bool(job.options.baselines)
-
-
-def _probe_data(judge: Judge, timed: bool) -> ProbeData:
-    scorable, bench = judge.not_scorable is None, judge.bench
-    names = judge.baselines.variants if timed and scorable else ()
-    baselines = {name: judge.baselines.time_ms(name) for name in names}
-    return ProbeData(
-        scorable=scorable,
-        reason=judge.not_scorable or "",
-        precision=bench.precision,
-        unit=bench.unit,
-        hardware=_hardware(bench),
-        work=bench.work,
-        tolerance={name: limit.norm for name, limit in judge.tolerance.limits.items()},
-        dropped=judge.tolerance.skipped,
-        baselines=baselines,
-        floor_ms=bench.floor_ms if scorable else None,
-        stage_seconds=judge.preparation_seconds,
-        shapes=(ShapeTimes(bench.shape, 1.0, baselines, floor_ms=bench.floor_ms),) if scorable else (),
-    )
-
-
-def _hardware(bench: Bench) -> Hardware:
-    """The device as measured, for authors."""
-    device, ceilings = device_properties(bench.target, bench.ceilings), bench.ceilings
-    versions = environment.snapshot(bench.target).known()
-    words = {
-        name.replace("_", " "): str(value)
-        for name, value in device.to_json().items()
-        if value is not None and name not in ("name", "dram_bandwidth")
-    }
-    words |= {name: str(versions[name]) for name in ("torch", "nvcc", "triton") if name in versions}
-    return Hardware(device.name, ceilings.bandwidth, ceilings.cached_bandwidth, ceilings.rates, words)

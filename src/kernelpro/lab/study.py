@@ -37,7 +37,7 @@ def study_task(
         other_graphs = _other_graphs(benches)
     except BadInput as error:
         graph_error = str(error)
-    data = StudyData(graph, graph_error, other_graphs=other_graphs)
+    data = StudyData(graph, graph_error, other_graphs=other_graphs, precision=bench.precision)
     if len(benches) > 1:
         baselines = tuple(name for name in baselines if name not in MODES)
     if not baselines:

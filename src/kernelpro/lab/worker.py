@@ -2,7 +2,7 @@
 
 Each input line is a `records.Job`; each output line is a `records.Result` or `records.Progress` (key `type`).
 The build of a queued job starts at once, so that compilers run while the device is measuring. A `compile` job
-is nothing but such a build, of a reference, and gets no result.
+is nothing but such a build, of a reference, whose result, if any, comes when it is there.
 
 A pool starts the worker with `SHARED_IMPORT`, the variables of `start_environment`, and its whole environment
 as the first line of input. The worker imports torch, forks the process that starts sandboxes, and only then

@@ -18,10 +18,18 @@ from dataclasses import dataclass, replace
 
 from kernelpro.lab import machine
 from kernelpro.lab.machine import Device
-from kernelpro.pools.pool import Pool, ProgressCallback, ignore_progress, lost_result, run_jobs
+from kernelpro.pools.pool import (
+    Pool,
+    ProgressCallback,
+    StudyCallback,
+    ignore_progress,
+    ignore_study,
+    lost_result,
+    run_jobs,
+)
 from kernelpro.pools.process import WorkerProcess
 from kernelpro.pools.scheduler import PendingJob, PoolWorker, Scheduler
-from kernelpro.records import BadInput, Job, Progress, Result, Target, Task
+from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Result, StudyData, Target, Task
 
 _MAX_ATTEMPTS = 2
 """Workers that may die over a job: the first may have been killed for another reason."""
@@ -86,6 +94,8 @@ class LocalPool(Pool):
             max_sent=MAX_SENT, first_turn=FIRST_TURN, warm_cost=_WARM_COST, build_ahead=True
         )
         self._count = 0
+        self._study_callbacks: dict[str, StudyCallback] = {}
+        """By the key of a reference that is compiled ahead."""
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -143,14 +153,25 @@ class LocalPool(Pool):
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
         return worker.process
 
-    def compile_ahead(self, task: Task, target: Target) -> None:
+    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
         """Compile a reference for a GPU: one worker does it for all of this machine."""
-        if target != "cuda":
+        key = f"ahead {task.id}"
+        self._study_callbacks[key] = on_study
+        self._send_ahead(Job(key, "compile", task, target=target))
+
+    def build_ahead(
+        self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
+    ) -> None:
+        """Build candidates for a GPU; on a CPU, compilers would disturb what is measured."""
+        self._send_ahead(Job("", "compile", task, target=target, options=options, candidates=candidates))
+
+    def _send_ahead(self, job: Job) -> None:
+        if job.target != "cuda":
             return
         with self._lock:
             usable = (worker for worker in self._workers if worker.device.gpu and not worker.failed)
             if worker := next(usable, None):
-                self._process_of(worker).send(Job("", "compile", task, target=target))
+                self._process_of(worker).send(job)
 
     def _listen(self, worker: _DeviceState, process: WorkerProcess) -> None:
         """Read a worker's output until it ends."""
@@ -158,6 +179,7 @@ class LocalPool(Pool):
             worker.last_sign = time.monotonic()
             pending = worker.sent.get(record.job)
             if pending is None:
+                self._deliver_study(record)
                 continue
             if isinstance(record, Progress):
                 pending.progress(Progress(pending.job.id, record.stage))
@@ -169,6 +191,12 @@ class LocalPool(Pool):
                     self._dispatch()
                 pending.finish(record)
         self._handle_exit(worker, process)
+
+    def _deliver_study(self, record: Progress | Result) -> None:
+        """Pass on what a reference that was compiled ahead looks like."""
+        on_study = self._study_callbacks.pop(record.job, ignore_study)
+        if isinstance(record, Result) and isinstance(record.data, StudyData):
+            on_study(record.data)
 
     def _handle_exit(self, worker: _DeviceState, process: WorkerProcess) -> None:
         reason = worker.hang_reason or process.exit_reason()

@@ -6,9 +6,27 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, Self
 
-from kernelpro.records import Job, Progress, Result, Status, Target, Task, Verdict
+from kernelpro.records import (
+    Candidate,
+    Job,
+    Options,
+    Progress,
+    Result,
+    Status,
+    StudyData,
+    Target,
+    Task,
+    Verdict,
+)
 
 ProgressCallback = Callable[[Progress], None]
+
+
+StudyCallback = Callable[[StudyData], None]
+
+
+def ignore_study(_: StudyData) -> None:
+    """A callback that does nothing."""
 
 
 def ignore_progress(_: Progress) -> None:
@@ -39,8 +57,15 @@ class Pool(Protocol):
         """Submit a job and wait for its result."""
         return self.submit(job, progress).result()
 
-    def compile_ahead(self, task: Task, target: Target) -> None:
-        """Compile a reference whose jobs come soon, if a worker can do that while it measures."""
+    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
+        """Compile a reference whose jobs come soon, if a worker can do that while it measures. `on_study` is
+        called, from another thread, if its operator graph can be read without values."""
+        return
+
+    def build_ahead(
+        self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
+    ) -> None:
+        """Build candidates whose jobs come soon, if a worker can do that while it measures."""
         return
 
     @property

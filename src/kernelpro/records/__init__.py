@@ -20,6 +20,7 @@ from kernelpro.records.jobs import (
     JudgeData,
     ProbeData,
     Progress,
+    RaceData,
     Result,
     StudyData,
     Tuning,
@@ -79,7 +80,7 @@ from kernelpro.records.running import (
     StepDetails,
 )
 from kernelpro.records.shapes import Shape, ShapeTimes, UnseenShape
-from kernelpro.records.study import BaselineSeed, Hardware, TaskFacts, Work
+from kernelpro.records.study import BaselineSeed, Hardware, RacedDesign, TaskFacts, Work
 
 __all__ = [
     "BASELINES",
@@ -141,6 +142,8 @@ __all__ = [
     "Profile",
     "ProfileRequest",
     "Progress",
+    "RaceData",
+    "RacedDesign",
     "Record",
     "Result",
     "Role",

@@ -11,9 +11,9 @@ from kernelpro.records.interval import Interval
 from kernelpro.records.judging import Candidate, Effort, Environment, Options, Status, Target, Task, Verdict
 from kernelpro.records.profiling import Profile, ProfileRequest
 from kernelpro.records.shapes import ShapeTimes
-from kernelpro.records.study import BaselineSeed, Hardware, Work
+from kernelpro.records.study import BaselineSeed, Hardware, RacedDesign, Work
 
-JobKind = Literal["judge", "build", "probe", "study", "profile", "environment", "energy", "compile"]
+JobKind = Literal["judge", "build", "probe", "study", "race", "profile", "environment", "energy", "compile"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Job(Record):
     id: str
     kind: JobKind
     """`probe`: can the task be scored, and how fast are its baselines? `study`: its operator graph and its
-    baselines as candidates. `energy`: calibrate the machine's energy counter. `compile`: compile the
-    reference ahead, while other jobs run; there is no result."""
+    baselines as candidates. `race`: which of several designs is the fastest? `energy`: calibrate the
+    machine's energy counter. `compile`: compile the reference, or candidates, ahead, while other jobs run; a
+    reference that could be traced has its study, without seeds, as the result."""
     task: Task | None = None
     candidate: Candidate | None = None
     target: Target | None = None
@@ -43,6 +44,8 @@ class Job(Record):
     sanitize: bool = False
     """Whether a judge job runs a candidate with an illegal memory access again under compute-sanitizer, if
     that is installed, to report the line."""
+    candidates: tuple[Candidate, ...] = ()
+    """The designs of a race, or those to compile ahead."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,18 @@ class StudyData(Record):
     """Why some baselines gave no seed."""
     other_graphs: tuple[Graph, ...] = ()
     """The graph for each further shape of the task; of a task with one shape, for another batch size."""
+    precision: str = ""
+    """See `TaskFacts.precision`."""
     kind: Literal["study"] = "study"
+
+
+@dataclass(frozen=True)
+class RaceData(Record):
+    """The result of a race job."""
+
+    designs: tuple[RacedDesign, ...]
+    """In the order of `Job.candidates`."""
+    kind: Literal["race"] = "race"
 
 
 @dataclass(frozen=True)
@@ -195,7 +209,7 @@ class EnergyData(Record):
     kind: Literal["energy"] = "energy"
 
 
-JobData = JudgeData | BuildData | ProbeData | StudyData | EnvironmentData | EnergyData
+JobData = JudgeData | BuildData | ProbeData | StudyData | RaceData | EnvironmentData | EnergyData
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,9 @@ class RunConfig(Record):
     """Whether torch.compile's own code is among the first candidates."""
     knowledge: bool = True
     """Whether the run reads what earlier runs learned, and adds to it."""
+    race: int = 0
+    """How many of the first designs are judged after a race between all of them, if the author's code may
+    race. 0: no race."""
     finalists: int = 3
     """How many of the best candidates are judged again at the end, at full length. 0: no second judgement."""
     objective: Objective = "speed"
@@ -123,6 +126,8 @@ class NoVerdict(enum.StrEnum):
     """Why a step has no verdict of its own."""
 
     DUPLICATE = "duplicate"
+    LOST_RACE = "lost race"
+    """Another design was faster when they raced."""
     NO_IDEA = "no idea"
     """The author has nothing to offer for this node."""
     OUT_OF_IDEAS = "out of ideas"

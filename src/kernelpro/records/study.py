@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kernelpro.records.base import Record
 from kernelpro.records.graph import Graph
+from kernelpro.records.judging import Status
 from kernelpro.records.shapes import ShapeTimes
 
 
@@ -58,9 +59,23 @@ class BaselineSeed(Record):
 
 
 @dataclass(frozen=True)
+class RacedDesign(Record):
+    """How a design did in a race."""
+
+    status: Status
+    """PASSED: it ran, and one output was right. The judge has not seen it."""
+    reason: str = ""
+    """Why it left the race."""
+    ratio: float | None = None
+    """Its time over that of the fastest design; None if it failed."""
+    seconds: float = 0.0
+    """Device time."""
+
+
+@dataclass(frozen=True)
 class TaskFacts(Record):
     """Everything a run measures of its task before the first candidate: the results of a probe and a
-    study."""
+    study, and of a race between the first designs."""
 
     baselines: dict[str, float]
     """Median milliseconds per call, by baseline."""
@@ -83,6 +98,9 @@ class TaskFacts(Record):
     """Baselines and floor of each shape of the task; `baselines` and `floor_ms` are means over all calls."""
     other_graphs: tuple[Graph, ...] = ()
     """See `StudyData.other_graphs`."""
+    race: dict[str, RacedDesign] = field(default_factory=dict)
+    """The first designs by the hash of their code (`StepDetails.fingerprint`), in the order of their steps;
+    empty without a race."""
 
     @property
     def baseline_ms(self) -> float:

@@ -43,6 +43,7 @@ STATES = {
     "refused": "were refused",
     "not_scorable": "could not be scored",
     "duplicate": "repeated an earlier one",
+    "lost race": "lost a race against other designs",
     "no idea": "times the author had no idea",
     "out of ideas": "times the author had run out of ideas",
     "no answer": "times the model gave no usable answer",

@@ -31,6 +31,8 @@ class LoggedResult(Record):
     """The author of the kernel that the verdict is about."""
     reason: str = ""
     """Why a search ended without a verdict."""
+    no_gain: str = ""
+    """Whose code is the result of a search that found nothing faster than the baselines, in words."""
 
     @property
     def failure(self) -> str:

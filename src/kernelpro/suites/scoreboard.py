@@ -96,6 +96,8 @@ class ProblemResult(Record):
     cost: Cost = field(default_factory=Cost)
     precision: str = ""
     """The precision it was judged with."""
+    no_gain: str = ""
+    """See `LoggedResult.no_gain`."""
 
     @property
     def measured_energy(self) -> Energy | None:
@@ -200,7 +202,7 @@ def _summarize_problem(problem: Problem, results: Sequence[LoggedResult]) -> Pro
         data = item.result.data
         if isinstance(data, ProbeData) and not data.scorable:
             return replace(row, status=Status.NOT_SCORABLE.value, reason=data.reason)
-        row = replace(row, reason=item.reason or row.reason, author=item.author)
+        row = replace(row, reason=item.reason or row.reason, author=item.author, no_gain=item.no_gain)
     if best is None:
         return row
     precision = best.environment.precision
@@ -324,6 +326,9 @@ def remarks(board: Scoreboard) -> list[str]:
     ):
         if names:
             lines.append(f"{what}: {', '.join(f'{count} {name}' for name, count in names.most_common())}")
+    for reason, count in Counter(row.no_gain for row in board.rows if row.no_gain).most_common():
+        problems = [row.problem for row in board.rows if row.no_gain == reason]
+        lines.append(f"{reason}: {count} problem{'s' * (count != 1)} ({first_names(problems)})")
     if any(row.samples > 1 for row in board.rows):
         lines.append(f"best of up to {max(row.samples for row in board.rows)} samples per problem")
     lines.append(f"total: {board.seconds:.0f} s of device time, {format_cost(board.cost) or 'no tokens'}")

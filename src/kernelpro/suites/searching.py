@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelpro.authors.by_name import create_author
 from kernelpro.engine import model_costs, session
+from kernelpro.engine.design_race import designs_ahead
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import RunStore
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, InternalError, Result, RunConfig, Status, Verdict, digest
+from kernelpro.records import BadInput, InternalError, Result, RunConfig, Status, Step, Verdict, digest
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
-from kernelpro.suites.compile_next import CompileNext
+from kernelpro.suites.compile_next import CompileNext, DesignsOf
 from kernelpro.suites.judging import OnStage
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
@@ -45,9 +47,11 @@ async def run_searches(
 ) -> int:
     """Run all searches, `parallel` at a time; return how many wait for answers or results from outside, or
     were stopped after `time_limit` seconds."""
+    if not searches:
+        return 0
     semaphore = asyncio.Semaphore(parallel)
     problems = ((search.problem.task, search.config.target, search.config.options) for search in searches)
-    compile_next = CompileNext(pool, problems)
+    compile_next = CompileNext(pool, problems, _designs_of(searches))
 
     async def run(search: BenchSearch) -> bool:
         async with semaphore:
@@ -60,14 +64,22 @@ async def run_searches(
             on_done(search)
             return True
 
-    if not searches:
-        return 0
     tasks = [asyncio.create_task(run(search)) for search in searches]
     done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
     for task in stopped:
         task.cancel()
     await asyncio.gather(*stopped, return_exceptions=True)
+    compile_next.close()
     return sum(not task.result() for task in done) + len(stopped)
+
+
+def _designs_of(searches: Sequence[BenchSearch]) -> DesignsOf | None:
+    """Writes the designs that will race, if the author's code may."""
+    config = searches[0].config if searches else None
+    if config is None or not config.race or config.models:
+        return None
+    author = create_author(config, Path())
+    return lambda task, study: designs_ahead(author, config, task, study)
 
 
 async def _search(
@@ -89,7 +101,7 @@ async def _search(
             case _:
                 on_stage(label, event.kind.replace("_", " "))
 
-    author = ending = ""
+    author = ending = no_gain = ""
     try:
         outcome = await session.continue_run(store, pool, on_event, explain=False)
         reason = f"run {store.id}: {outcome.reason}"
@@ -99,6 +111,7 @@ async def _search(
             result = Result(search.key, verdict=verdict)
             winner = store.step(outcome.best) if outcome.best is not None else None
             author = winner.author if winner else ""
+            no_gain = _no_gain(store, winner, verdict)
         else:
             result, ending = Result(search.key), reason
     except BadInput as error:  # the task cannot be scored, or does not run
@@ -107,7 +120,17 @@ async def _search(
         steps, by_use = store.steps(), store.device_seconds
         store.close()
     cost = model_costs.read(store.folder, steps).total
-    return LoggedResult(search.key, result, sum(by_use.values()), by_use, cost, author, ending)
+    return LoggedResult(search.key, result, sum(by_use.values()), by_use, cost, author, ending, no_gain)
+
+
+def _no_gain(store: RunStore, winner: Step | None, verdict: Verdict) -> str:
+    """That nothing is faster than the baselines, in words; empty if something is."""
+    facts = store.task_facts()
+    if winner is None or facts is None or verdict.faster == "yes":
+        return ""
+    if winner.number <= len(facts.seeds):
+        return f"no gain: the fastest is {winner.author}'s own code"
+    return f"no gain: keep {verdict.measurement.against}" if verdict.faster == "no" else ""
 
 
 def _first_failure(store: RunStore) -> Verdict | None:

@@ -57,6 +57,8 @@ class Playbook(Author):
         self._order, self._seed = order, seed
         self._known: tuple[Graph, Target, dict[str, Program]] | None = None
         """The programs of the last graph: large ones take seconds."""
+        self._seeds: tuple[Graph | None, tuple[object, ...], list[Draft]] | None = None
+        """The seeds of the last graph, and what else they depend on."""
 
     def design_count(self, assignment: Assignment) -> int:
         """How many designs it can start from; 1 if there are none, so that `write` is called and reports
@@ -65,6 +67,13 @@ class Playbook(Author):
             return len(self.seed_drafts(assignment))
         except NoProposal:
             return 1
+
+    def trusted_designs(self, assignment: Assignment) -> list[Draft]:
+        """All designs that it can start from."""
+        try:
+            return self.seed_drafts(assignment)
+        except NoProposal:
+            return []
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
@@ -101,6 +110,12 @@ class Playbook(Author):
     def seed_drafts(self, assignment: Assignment) -> list[Draft]:
         """The first seed of each form and language, then the second of each, and so on. Raises NoProposal,
         with the reasons, if no language can write any."""
+        key = assignment.target, assignment.languages, assignment.precision, assignment.task.id
+        if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
+            self._seeds = assignment.graph, key, self._write_seeds(assignment)
+        return self._seeds[2]
+
+    def _write_seeds(self, assignment: Assignment) -> list[Draft]:
         allowed = assignment.languages or LANGUAGES[assignment.target]
         backends = [b for b in BACKENDS if b.target == assignment.target and b.language in allowed]
         if not backends:

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelpro.lab.sandbox.launcher import clean_environment
-from kernelpro.records import Record, Target, Task, folders
+from kernelpro.records import Record, StudyData, Target, Task, folders
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 """The folder of the package."""
@@ -47,8 +48,10 @@ class AheadResult(Record):
     """Why there is no seed, or why nothing was compiled."""
     eager_bytes: int | None = None
     """Device memory of one eager call: parameters, inputs, intermediate tensors and outputs."""
+    study: StudyData | None = None
+    """Its operator graph, without seeds; None if it cannot be traced without values."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By stage: memory, compile."""
+    """By stage: memory, compile, study."""
 
 
 class AheadCompilers:
@@ -66,11 +69,17 @@ class AheadCompilers:
         self._processes: set[subprocess.Popen[str]] = set()
         self._closed = threading.Event()
 
-    def begin(self, task: Task, target: Target) -> None:
+    def begin(self, task: Task, target: Target, on_study: Callable[[StudyData], None]) -> None:
         """Compile a reference, once, for whoever uses the compilers' caches later."""
-        if task.id not in self._begun and self._count:
-            self._begun.add(task.id)
-            self.submit(AheadRequest(task, target))
+        if task.id in self._begun or not self._count:
+            return
+        self._begun.add(task.id)
+
+        def done(future: Future[AheadResult]) -> None:
+            if study := future.result().study:
+                on_study(study)
+
+        self.submit(AheadRequest(task, target)).add_done_callback(done)
 
     def submit(self, request: AheadRequest) -> Future[AheadResult]:
         """Queue a reference."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import logging
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernelpro.lab.compile_ahead.compilers import AheadRequest, AheadResult
-from kernelpro.records import Task
+from kernelpro.records import BadInput, StudyData, Task
 
 
 class _NeedsDevice(Exception):
@@ -117,18 +118,78 @@ def _compile(request: AheadRequest) -> AheadResult:
             _set_precision(task, model, inputs, device)
             seed, reason = _seed(task, model, inputs, result, device)
             seconds["compile"] = round(time.monotonic() - started, 3)
-            return AheadResult(seed, reason, memory.peak, seconds)
+            started = time.monotonic()
+            study = _study(task, model, inputs, device)
+            seconds["study"] = round(time.monotonic() - started, 3)
+            return AheadResult(seed, reason, memory.peak, study, seconds)
     finally:
         unload(task)
+
+
+class _FakeReference:
+    """The part of `Reference` that is needed to trace a model."""
+
+    def __init__(self, task: Task, model: Any, inputs: list[Any]):
+        from kernelpro.lab import tree
+
+        self.task, self._model, self.leaves = task, model, list[Any]()
+        self.form = tree.flatten(inputs, self.leaves)
+
+    def inputs(self, seed: int) -> tuple[Any, list[Any]]:
+        return self.form, self.leaves
+
+    def model(self) -> Any:
+        return self._model
+
+    def state(self) -> dict[str, Any]:
+        return dict(self._model.state_dict())
+
+    def run(self, leaves: list[Any]) -> list[Any]:
+        from kernelpro.lab import tree
+
+        outputs: list[Any] = []
+        tree.flatten(self._model(*tree.unflatten(self.form, leaves)), outputs)
+        return outputs
+
+
+def _study(task: Task, model: Any, inputs: list[Any], device: str) -> StudyData | None:
+    """The same operator graphs as the judge's study (lab/study.py), without any value."""
+    import torch
+
+    from kernelpro.lab.tasks import batches
+    from kernelpro.lab.tasks.graph import operator_graph
+
+    reference: Any = _FakeReference(task, model, inputs)
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # of rejected batch sizes
+    try:
+        graph = operator_graph(reference, 0)
+        operators = [node.op for node in graph.nodes if node.op.startswith("aten.")]
+        indexes = any(map(batches.INDEXING.search, operators))
+        resizing = None if indexes else batches.find_resizing(reference.run, reference.leaves)
+        others = (operator_graph(reference, 0, resizing),) if resizing else ()
+    except BadInput:
+        return None
+    is_float32 = _float_types(model, inputs)[:1] in ([], [torch.float32])
+    default = "tf32" if device == "cuda" else "fp32"
+    return StudyData(
+        graph, other_graphs=others, precision=task.precision or (default if is_float32 else "native")
+    )
+
+
+def _float_types(model: Any, inputs: list[Any]) -> list[Any]:
+    import torch
+
+    tensors = [*model.state_dict().values(), *(leaf for leaf in inputs if isinstance(leaf, torch.Tensor))]
+    return [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
 
 
 def _set_precision(task: Task, model: Any, inputs: list[Any], device: str) -> None:
     """The same flags as for the judge's baseline: they are part of the key in the compilers' caches."""
     import torch
 
-    tensors = [*model.state_dict().values(), *(leaf for leaf in inputs if isinstance(leaf, torch.Tensor))]
-    dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-    default = "tf32" if device == "cuda" and dtypes[:1] in ([], [torch.float32]) else "fp32"
+    default = (
+        "tf32" if device == "cuda" and _float_types(model, inputs)[:1] in ([], [torch.float32]) else "fp32"
+    )
     tf32 = (task.precision or default) == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
 

@@ -114,10 +114,10 @@ class Judge:
                 memory_safety.prepare(bench.target)
         with clock("tolerance"):
             self._report("deriving the tolerance")
-            # probes look at inputs as given alone
-            distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)
+            distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)  # probes look at inputs as given alone
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), distributions)
             self._verification_inputs = self._draw_verification_inputs()
+            self.as_given_seed = next(s for s, name in self._verification_inputs if name == AS_GIVEN)
             if timed:
                 self._unseen = prepare_unseen_call(bench, bench.new_seed(), self.tolerance.limits[AS_GIVEN])
         with clock("probe"):
@@ -386,7 +386,8 @@ class Judge:
             raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {what}")
         return Accuracy(errors, share)
 
-    def _check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:
+    def check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:
+        """Raise CandidateRejected if outputs are wrong for inputs as given."""
         self._check(outputs, seed, AS_GIVEN)
 
     def _require_no_early_work(self, participant: Participant, rounds: Rounds) -> None:
@@ -410,7 +411,7 @@ class Judge:
             anchor_ms = self.baselines.rounds.median_ms(anchor, "single")
             self._energy_meter = EnergyMeter(self.bench, anchor, anchor_ms, lambda stage: self._report(stage))
         own_ms = rounds.median_ms("candidate", "single")
-        return self._energy_meter.measure(participant, own_ms, self._runner.seeds, self._check_as_given)
+        return self._energy_meter.measure(participant, own_ms, self._runner.seeds, self.check_as_given)
 
     # --- deciding ------------------------------------------------------------------------------------
 

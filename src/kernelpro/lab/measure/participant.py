@@ -77,6 +77,8 @@ class Participant(ABC):
         """For each call on a CPU, the CPU time of the sandbox while it was stopped before the call."""
         self._compile_timeout: float | None = None
         """See `may_compile`."""
+        self.is_mapped = False
+        """The child has its input regions."""
         self._active_loop = (0, 0.0)
         """Buffer sets and start time of the loop under way."""
 
@@ -120,6 +122,7 @@ class Participant(ABC):
             seconds,
         )
         self.can_prelaunch = reply.get("gated") is True and self.regions[0].supports_gate()
+        self.is_mapped = True
 
     def use_slots(self, slots: list[Slot], seconds: float) -> None:
         """Map other inputs in the same regions."""
@@ -309,7 +312,8 @@ _PHASES = {
     "start": "starting",
     "load": "loading the candidate",
     "add_variant": "loading a point of its tunables",
-    "race": "timing a point of its tunables",
+    "keep_model": "between two designs",
+    "race": "in a race",
     "import": "importing the candidate",
     "construct": "constructing ModelNew",
     "map_inputs": "mapping the inputs",

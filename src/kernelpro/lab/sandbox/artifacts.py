@@ -27,13 +27,17 @@ def pack_artifacts() -> bytes:
 
 
 def unpack_artifacts(data: bytes) -> None:
-    """Restore the build directories from a tar of `pack_artifacts`."""
+    """Restore the build directories from a tar of `pack_artifacts`.
+
+    Names follow from the content, so that a file which is there already is the same. It is not written again:
+    this process may have loaded it as a library for another design.
+    """
     if not data:
         return
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive.getmembers():
             name, _, rest = member.name.partition("/")
-            if name in _DIRECTORIES and rest:
+            if name in _DIRECTORIES and rest and not os.path.isfile(os.path.join(os.environ[name], rest)):
                 member.name = rest
                 extract(archive, member, os.environ[name])
     triton_ahead.relocate_cache(Path(os.environ[CACHE]))

@@ -9,6 +9,8 @@ only where the parent's agrees. Requests, one at a time:
                                                     values than the reference's; or which stage failed
     set_state      values of these parameters    -> ok; comes after every load, also without any
     add_variant    source, artifacts             -> the number of the variant; the candidate itself is 0
+    keep_model     nothing                       -> ok; the candidate is now variant 1, the only one, and the
+                                                    next one is loaded beside it
     race           variants, number of calls     -> milliseconds of each call, one list a variant
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
@@ -67,7 +69,9 @@ class CandidateServer(RequestServer):
         self._gate_address = 0
         self._construct_variant: Callable[[Any], Any] = lambda factory: factory()
         self._variants: list[Any] = []
-        """The candidate with other constants, numbered from 1: they race against it."""
+        """The candidate with other constants, numbered from 1: they race against it. In a race of designs,
+        the fastest one so far."""
+        self._loads = 0
         self._flush_buffer: torch.Tensor | None = None
 
     def start(self, request: Request, tail: bytes) -> Reply:
@@ -82,7 +86,10 @@ class CandidateServer(RequestServer):
     def load(self, request: Request, tail: bytes) -> Reply:
         """Import the candidate and construct ModelNew."""
         bundle = torch.load(io.BytesIO(tail), weights_only=False)
-        factory = _import_factory(request["source"], bundle["artifacts"], "candidate")
+        self._model, self._outputs = None, []
+        self._loads += 1
+        name = "candidate" if self._loads == 1 else f"design{self._loads}_candidate"
+        factory = _import_factory(request["source"], bundle["artifacts"], name)
         init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
         try:
             model = _construct(factory, init, request["seed"], request["init_device"])
@@ -124,6 +131,11 @@ class CandidateServer(RequestServer):
             raise as_stage_failure("construct", error) from None
         self._variants.append(variant)
         return {"variant": number}, b""
+
+    def keep_model(self, request: Request, tail: bytes) -> Reply:
+        """Keep the model as the only variant: the design that others race against."""
+        self._variants = [self._model]
+        return {}, b""
 
     def race(self, request: Request, tail: bytes) -> Reply:
         """Call variants in turn, each time with a cold cache."""

@@ -88,7 +88,7 @@ class Race:
         """Milliseconds of the default and of a point."""
         request = {"op": "race", "variants": [0, number], "calls": calls, "flush": self._bench.flush_bytes}
         reply: Any = participant.request(request, self._bench.options.call_timeout).get("ms")
-        if not _are_times(reply, calls):
+        if not are_times(reply, calls):
             raise CandidateRejected(Status.CHEATING, "the reply to 'race' was forged")
         return list(reply)
 
@@ -99,7 +99,7 @@ class Race:
         self._participant = None
 
 
-def _are_times(reply: Any, calls: int) -> bool:
+def are_times(reply: Any, calls: int) -> bool:
     """Whether a reply has a positive number for each call of two variants."""
     if not isinstance(reply, list) or len(reply) != 2:
         return False

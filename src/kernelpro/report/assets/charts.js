@@ -27,7 +27,7 @@ const KernelProCharts = (() => {
   const rate = (value) => `${scaled(value)}FLOP/s`;
   const words = (state) => state.replace(/_/g, " ");
   const ratio = (step) => (step.hardest_baseline ? step.speedup[step.hardest_baseline].value : null);
-  const faded = ["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error", "chosen", "drafted", "judged"];
+  const faded = ["duplicate", "lost race", "no idea", "out of ideas", "no answer", "unreachable", "internal error", "chosen", "drafted", "judged"];
 
   const STATES = ["passed", "wrong", "cheating", "build_failed", "crashed", "timed_out", "refused", "not_scorable"];
   const colour = (style, name) => style.getPropertyValue(`--${name}`).trim();

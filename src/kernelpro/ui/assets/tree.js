@@ -10,7 +10,7 @@ const LEVEL = 96;
 const ROW = 26;
 const FONT = "11.5px system-ui, sans-serif";
 /* States that are drawn hollow: nothing was judged. */
-export const HOLLOW = new Set(["duplicate", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
+export const HOLLOW = new Set(["duplicate", "lost race", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TreeView {
