@@ -59,6 +59,7 @@ OTHERS: dict[str, Any] = {
     "languages": ("cpp",),
     "compile_seed": False,
     "knowledge": False,
+    "race": 2,
     "finalists": 1,
     "objective": "edp",
     "speed_tolerance": 0.05,

@@ -70,6 +70,8 @@ def optimize(
     objective: Objective = "speed",
     speed_tolerance: float = RunConfig.speed_tolerance,
     compile_seed: bool = True,
+    race: int = RunConfig.race,
+    tune_points: int = RunConfig.tune_points,
     finalists: int = RunConfig.finalists,
     policy: str = RunConfig.policy,
     concurrency: int = RunConfig.concurrency,
@@ -95,11 +97,13 @@ def optimize(
     and `device` the seconds.
 
     `baselines` are added to the default ones. `compile_seed`: start from the code that torch.compile
-    generates. `finalists`: how many of the best candidates are judged again at the end, at full length; 0:
-    the search's own verdicts count. `policy` (such as `mcts:seeds=6`), `concurrency`, `languages`, `seed`,
-    `pool` and `gpu_name` are as on the command line; a spool waits for its workers. `options` sets everything
-    else about judging. `on_event` receives the events of the run; by default the progress and the winner are
-    shown: in a notebook as a table that is updated, else as lines on stderr.
+    generates. `race`: race the playbook's first designs in one process and judge only so many; 0: judge all.
+    `tune_points`: how many values of a candidate's tunables are tried. `finalists`: how many of the best
+    candidates are judged again at the end, at full length; 0: the search's own verdicts count. `policy` (such
+    as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name` are as on the command line;
+    a spool waits for its workers. `options` sets everything else about judging. `on_event` receives the
+    events of the run; by default the progress and the winner are shown: in a notebook as a table that is
+    updated, else as lines on stderr.
 
     The same call continues a run that was stopped and returns the result of a finished one at once. It can be
     called in a notebook, where an event loop is running.
@@ -133,6 +137,8 @@ def optimize(
         limits=limits,
         options=add_baselines(options or Options(), baselines),
         compile_seed=compile_seed,
+        race=race,
+        tune_points=tune_points,
         finalists=finalists,
         roles=roles or {},
         prices=prices or {},

@@ -115,6 +115,7 @@ def _search_words(config: RunConfig) -> list[str]:
     words = ["--model", models["code"]] if "code" in models else ["--author", config.author]
     words += ["--policy", policy, "--seed", str(config.seed)]
     words += ["--concurrency", str(config.concurrency), "--tune-points", str(config.tune_points)]
+    words += ["--race", str(config.race)] if config.race else []
     if config.finalists != RunConfig.finalists:
         words += ["--finalists", str(config.finalists)]
     for language in config.languages:
