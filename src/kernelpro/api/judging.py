@@ -112,11 +112,13 @@ def judge(
 
 
 def check_target(target: str | None) -> None:
+    """Raises BadInput for a target that does not exist."""
     if target not in (None, *get_args(Target)):
         raise BadInput(f"target {target!r}: use {' or '.join(map(repr, get_args(Target)))}")
 
 
 def add_baselines(options: Options, baselines: str | Sequence[str]) -> Options:
+    """The options with more baselines; raises BadInput for one that does not exist."""
     baselines = [baselines] if isinstance(baselines, str) else baselines
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise BadInput(f"baseline {unknown[0]}: not one of {', '.join(BASELINES)}")
