@@ -16,7 +16,7 @@ from kernelpro.pools.spool.folder import SpoolFolder
 from kernelpro.pools.spool.pool import SpoolPool
 from kernelpro.records import BuildData, Status
 
-BUILDS, LINES = 6, 80
+BUILDS, LINES = 6, 40
 OLD = (time.time() - 3600,) * 2
 
 

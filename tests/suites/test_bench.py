@@ -124,7 +124,9 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     assert second.returncode == 0, second.stderr
     assert f"{len(before)} of {len(PROBLEMS)} have a result already" in second.stderr
     assert "1 file belongs to no selected problem: stray.py" in second.stderr
-    assert re.search(r"^1/5 broken: .*\n5 of 5 done: 1/5 broken$", second.stderr, re.MULTILINE), "told twice"
+    assert re.search(r"^1/5 broken: .*\n[2-5] of 5 done: 1/5 broken$", second.stderr, re.MULTILINE), (
+        "told twice"
+    )
     assert "1 could not be run or judged: --retry repeats them" in second.stderr
     after = answered(suite)
     assert len(after) == len({entry["key"] for entry in after}) == len(PROBLEMS) + 1, (
