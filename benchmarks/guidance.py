@@ -1,6 +1,7 @@
 """Compare moves arguments by findings with a fixed and a random order: the playbook on the CPU.
 
     python benchmarks/guidance.py --out FILE [--tasks 32] [--candidates 8] [--level 1 2] [--seed 0] [--plain]
+                                    [--part 1/3]
 
 For each built-in task that the playbook can write (at its CPU size), four runs with the same budget,
 policy and seed:
@@ -207,6 +208,9 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="begin with the plainest design only")
+    parser.add_argument(
+        "--part", default="1/1", metavar="I/N", help="every N-th task from the I-th on, on cores of its own"
+    )
     arguments = parser.parse_args()
     rows = (
         [json.loads(line) for line in arguments.out.read_text().splitlines()]
@@ -214,11 +218,12 @@ def main() -> None:
         else []
     )
     finished = {row["task"] for row in rows}
+    part, parts = map(int, arguments.part.split("/"))
     with LocalPool() as pool, arguments.out.open("a") as out:
         for turn, problem in enumerate(problems.find_problems("builtin", arguments.level, "", "cpu")):
             if sum("ratios" in row for row in rows) >= arguments.tasks:
                 break
-            if problem.label in finished:
+            if problem.label in finished or turn % parts != part - 1:
                 continue
             row = {"task": problem.label} | compare(
                 pool, problem.task, arguments.candidates, arguments.plain, arguments.seed, turn

@@ -91,10 +91,10 @@ def _draw(arguments: argparse.Namespace) -> list[Case]:
     """The cases that the options ask for."""
     families = CUDA if arguments.target == "cuda" else CPU
     cases = generate(families, arguments.seed, arguments.count)
-    cases += generate(
+    cases += example_cases() if arguments.examples else []
+    return cases + generate(
         [family for family in CUDA if family.language == "cute"], arguments.seed, arguments.cute
     )
-    return cases + (example_cases() if arguments.examples else [])
 
 
 def main() -> None:

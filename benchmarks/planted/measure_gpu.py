@@ -45,10 +45,12 @@ from planted.loading import import_source, load
 _ROUNDS, _TRACED_CALLS = 9, 3
 _AHEAD = 300_000
 """Clocks that the device sleeps before a timed call, so that the host is ahead as in a stream of calls."""
-_CHUNK = 31
+_CHUNK = 32
 """Cases in one run of ncu."""
 _MAX_LAUNCHES = 24
-"""In a call: ncu takes half a second for each."""
+"""In a call: ncu takes half a second to a second for each."""
+_NCU_START, _NCU_LAUNCH = 14.0, 1.0
+"""Seconds of a run of ncu, and of each launch in it; the second is measured anew after each run."""
 _SUFFIXES = (".so", ".cubin", ".log", ".json", ".cu", ".ptx")
 
 
@@ -56,23 +58,33 @@ def measure(cases: list[Case], folder: Path, seconds: float) -> Iterator[dict[st
     """The rows of cases, in chunks, until the time is over."""
     end = time.monotonic() + seconds
     context = multiprocessing.get_context("fork")
-    with context.Pool(max(1, (os.cpu_count() or 2) - 2)) as pool:  # before this process touches the device
+    cores = len(os.sched_getaffinity(0))
+    # before this process touches the device
+    with context.Pool(max(1, cores - 1), initializer=os.nice, initargs=(10,)) as pool:
         builds = {
             (case.name, side): pool.apply_async(_build, (case, side, str(folder / case.name / side)))
             for case in cases
             for side in case.sides
         }
-        gpu = _Gpu()
+        gpu, pace = _Gpu(), _NCU_LAUNCH
         for start in range(0, len(cases), _CHUNK):
-            if time.monotonic() > end:
-                return
             chunk = cases[start : start + _CHUNK]
-            rows = {case.name: _profile_pair(gpu, case, builds, folder, end) for case in chunk}
+            rows: dict[str, Any] = {}
+            launches = 0
+            for case in chunk:  # as many as there is time to count
+                if time.monotonic() + _NCU_START + pace * launches > end:
+                    break
+                rows[case.name] = _profile_pair(gpu, case, builds, folder, end)
+                launches += sum(count for _, _, count in _countable(rows[case.name]))
             torch.cuda.empty_cache()
             began = time.monotonic()
-            _count(rows, folder, end)
-            print(f"ncu: {time.monotonic() - began:.1f} s for {len(chunk)} cases", flush=True)
+            counted = _count(rows, folder, end)
+            spent = time.monotonic() - began
+            print(f"ncu: {spent:.1f} s for {launches} launches of {len(rows)} cases", flush=True)
             yield from rows.values()
+            if len(rows) < len(chunk) or (launches and not counted):
+                return
+            pace = max(0.3, (spent - _NCU_START / 2) / max(1, launches))
 
 
 def _build(case: Case, side: str, folder: str) -> dict[str, Any]:
@@ -208,29 +220,32 @@ def _time_in_turn(calls: dict[str, Any], flusher: Flusher) -> dict[str, float]:
     return {side: statistics.median(values[2:]) for side, values in samples.items()}
 
 
-def _count(rows: dict[str, Any], folder: Path, end: float) -> None:
-    """Add counters to the profiles of these rows with one run of ncu; none where the device mostly idles."""
+def _countable(row: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """The name, side and launches of the calls to count: none where the device mostly idles."""
     entries = []
-    for row in rows.values():
-        for side, data in row.get("profiles", {}).items():
-            launches = sum(kernel["launches"] for kernel in data["kernels"])
-            if (
-                roofline.counted_class(Profile.from_json(data)) is not Bound.LAUNCH
-                and launches <= _MAX_LAUNCHES
-            ):
-                entries.append((row["case"]["name"], side))
+    for side, data in row.get("profiles", {}).items():
+        launches = round(sum(kernel["launches"] for kernel in data["kernels"]))
+        idle = roofline.counted_class(Profile.from_json(data)) is Bound.LAUNCH
+        if not idle and launches <= _MAX_LAUNCHES:
+            entries.append((row["case"]["name"], side, launches))
+    return entries
+
+
+def _count(rows: dict[str, Any], folder: Path, end: float) -> bool:
+    """Add counters to the profiles of these rows with one run of ncu; returns whether any were collected."""
+    entries = [entry for row in rows.values() for entry in _countable(row)]
     program = ncu.find_ncu()
     if not entries or program is None:
-        return
+        return False
     jobs = [
         {
             "name": name,
             "side": side,
             "task": rows[name]["case"]["task"],
             "source": rows[name]["case"][side],
-            "launches": round(sum(kernel["launches"] for kernel in rows[name]["profiles"][side]["kernels"])),
+            "launches": launches,
         }
-        for name, side in entries
+        for name, side, launches in entries
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     target = [sys.executable, "-m", "planted.ncu_target", str(folder / "jobs.json"), str(folder)]
@@ -249,7 +264,7 @@ def _count(rows: dict[str, Any], folder: Path, end: float) -> None:
             )
         except subprocess.TimeoutExpired:
             print("ncu timed out", flush=True)
-            return
+            return False
         if done.returncode:
             print(f"ncu: {(done.stdout + done.stderr)[-1500:]}", flush=True)
         pages.append(done.stdout)
@@ -258,6 +273,7 @@ def _count(rows: dict[str, Any], folder: Path, end: float) -> None:
         name, side = job["name"], job["side"]
         profile = Profile.from_json(rows[name]["profiles"][side])
         rows[name]["profiles"][side] = add_counters(profile, counters, {}).to_json()
+    return '"ID"' in pages[1]
 
 
 def _by_entry(page: str, launches: list[int]) -> list[dict[str, ncu.KernelCounters]]:

@@ -8,6 +8,7 @@ candidate that fails here launches a marker for each of them.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -24,14 +25,15 @@ from planted.loading import load
 def main() -> None:
     jobs, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     control: Any = torch.cuda.cudart()
+    model: Any = None
     reference = arguments = None
     task = ""
     for job in jobs:
         call = None
         try:
             if job["task"] != task or reference is None:
-                reference = arguments = None
-                torch.cuda.empty_cache()  # ncu saves all memory that a kernel could write
+                model = reference = arguments = None
+                gc.collect()
                 reference = Reference(Task(job["task"], job["name"]), "cuda", 0)
                 arguments = tree.unflatten(*reference.inputs(1))
                 task = job["task"]
@@ -42,6 +44,7 @@ def main() -> None:
                 call = model
         except Exception as error:  # its counters are missing, those of others are not
             print(f"{job['name']} failed: {error}", file=sys.stderr)
+        torch.cuda.empty_cache()  # ncu saves all memory that a kernel could write, before each pass
         control.cudaProfilerStart()
         if call is not None:
             with torch.no_grad():
