@@ -40,6 +40,11 @@ class CaseScore:
     account_error: float
 
     @property
+    def family(self) -> str:
+        """The healthy kernel that it was made of."""
+        return self.name.split("-")[0]
+
+    @property
     def counts(self) -> bool:
         """Whether the defect has an effect."""
         return self.measured >= MIN_EFFECT
@@ -128,11 +133,22 @@ def _predicted(diagnosis: Diagnosis, accepted: Iterable[Iterable[str]]) -> float
     )
 
 
+def find_inert(scores: Iterable[CaseScore]) -> frozenset[tuple[str, str]]:
+    """The families and kinds whose single defects have no effect here, in the median."""
+    effects: dict[tuple[str, str], list[float]] = {}
+    for one in scores:
+        if len(one.defects) == 1:
+            effects.setdefault((one.family, one.defects[0]), []).append(one.measured)
+    return frozenset(key for key, factors in effects.items() if statistics.median(factors) < MIN_EFFECT)
+
+
 def summarize(scores: list[CaseScore]) -> dict[str, Any]:
-    """The statistics over cases."""
+    """The statistics over cases. `active_pairs`: of two defects that both have an effect alone."""
     counted = [one for one in scores if one.counts]
     singles = [one for one in counted if len(one.defects) == 1]
     pairs = [one for one in counted if len(one.defects) == 2]
+    inert = find_inert(scores)
+    active = [one for one in pairs if inert.isdisjoint((one.family, kind) for kind in one.defects)]
     ratios = sorted(one.predicted / one.measured for one in counted if one.predicted)
     healthy = len(scores)
     within = sum(0.6 <= ratio <= 1.5 for ratio in ratios)
@@ -145,6 +161,8 @@ def summarize(scores: list[CaseScore]) -> dict[str, Any]:
         "pairs": len(pairs),
         "pairs_first": _share(one.first for one in pairs),
         "pairs_in_three": _share(one.in_first_three for one in pairs),
+        "active_pairs": len(active),
+        "active_pairs_in_three": _share(one.in_first_three for one in active),
         "healthy": healthy,
         "healthy_severe": sum(one.healthy_severe for one in scores),
         "empty_pages": sum(one.empty for one in scores),

@@ -25,6 +25,8 @@ _UNPROVEN = 0.5
 iterations."""
 HEALTHY = 0.85
 """Share of the peak bandwidth from which nothing is missing."""
+_BUSY = 60
+"""Percent of their peak from which the SMs limit a kernel whose memory is less busy."""
 _MIN_STALLED = 0.3
 """Share of warp cycles stalled on global memory: bytes in flight limit only kernels that wait for them."""
 _PER_ACCESS: tuple[PartKind, ...] = (
@@ -107,7 +109,7 @@ def _is_limited_otherwise(context: DiagnosticContext, hot: HotCode) -> bool:
     if used is not None and used < _COALESCED:
         return True
     if context.has_counters:
-        busier = context.metric(SM_THROUGHPUT) > context.metric(MEMORY_THROUGHPUT)
+        busier = context.metric(SM_THROUGHPUT) > max(_BUSY, context.metric(MEMORY_THROUGHPUT))
         return busier or _stalled(context) < _MIN_STALLED
     return hot.clocks(context.device.fp64_slowdown) > dram_clocks(context, hot)
 
