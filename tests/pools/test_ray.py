@@ -1,10 +1,9 @@
-"""A real Ray cluster of two nodes, both on this machine, one of which is stopped half-way; workers are killed all the time."""
+"""A real Ray cluster of two nodes, both on this machine: a worker is killed, and one of the nodes is stopped half-way."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,8 @@ from spooling import building, judging
 
 from kernelpro.pools import ray_connect, ray_pool
 from kernelpro.pools.factory import create_pool
-from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Status
-
-LOOK_EVERY = 0.05
-"""Seconds. A worker is killed whenever a fifth was answered since the last time, however fast workers are."""
+from kernelpro.pools.ray_pool import RayPool
+from kernelpro.records import BadInput, BuildData, Candidate, Job, Progress, Result, Status
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +36,13 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
+@pytest.fixture(scope="module")
+def there(cluster: Any) -> Iterator[RayPool]:
+    with create_pool(f"ray:{cluster.address}") as pool:
+        assert isinstance(pool, RayPool)
+        yield pool
+
+
 def job(number: int) -> Job:
     """It does not compile, and what the compiler says names the number: so every answer differs."""
     asked = building(number)
@@ -47,16 +52,17 @@ def job(number: int) -> Job:
 
 
 def actors() -> list[int]:
-    """Processes of our actors, however Ray has named them since."""
-    found = []
+    """Processes of the actors of this test's own cluster, however Ray has named them since."""
+    titles, parents = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::RayWorker"):
-            found.append(int(folder.name))
-    return found
+        with contextlib.suppress(OSError):
+            titles[int(folder.name)] = (folder / "cmdline").read_bytes()
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+    def is_ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and is_ours(parents[pid]))
+
+    return [pid for pid, title in titles.items() if title.startswith(b"ray::RayWorker") and is_ours(pid)]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -79,73 +85,58 @@ def listens(port: int) -> bool:
     return False
 
 
-class Killer(threading.Thread):
-    """SIGKILL to one of those at work, every few seconds."""
-
-    def __init__(self, called: list[str], kills: int, pause: int) -> None:
-        """`pause`: how many are answered between two kills."""
-        super().__init__(daemon=True)
-        self._called, self._kills, self._pause = called, kills, pause
-        self.killed: list[int] = []
-        self.enough = threading.Event()
-
-    def run(self) -> None:
-        before = 0
-        while len(self.killed) < self._kills and not self.enough.wait(LOOK_EVERY):
-            victims = [pid for pid in actors() if pid not in self.killed]
-            if victims and len(self._called) >= before + self._pause:
-                before = len(self._called)
-                self.killed.append(random.choice(victims))
-                os.kill(self.killed[-1], signal.SIGKILL)
-
-
-def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any) -> None:
-    count, kills = 20, 2
-    second = cluster.add_node(num_cpus=1)
-    jobs = [job(number) for number in range(count)]
-    called: list[str] = []
-    killer = Killer(called, kills, count // 5)
-    with create_pool(f"ray:{cluster.address}") as there:
-        answers = [there.submit(one) for one in jobs]
-        for answer in answers:
-            answer.add_done_callback(lambda future: called.append(future.result().job))
-        assert there.pending_jobs == count
-        until(lambda: bool(called))
-        killer.start()
-        until(lambda: len(called) >= count // 2)
-        cluster.remove_node(second)
-        results = [answer.result(timeout=300) for answer in answers]
-        killer.enough.set()
-        killer.join()
-        assert there.pending_jobs == 0
-    assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
-    answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
-    assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
-    assert len(killer.killed) == kills
-
-
-def test_judging_is_the_same_there(cluster: Any) -> None:
+def test_judging_is_the_same_there(there: RayPool) -> None:
     stages: list[str] = []
-    with create_pool(f"ray:{cluster.address}") as there:
-        answers = [
-            there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
-        ]
-        right, wrong = (answer.result(timeout=200).verdict for answer in answers)
+    answers = [
+        there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
+    ]
+    right, wrong = (answer.result(timeout=200).verdict for answer in answers)
     assert right and right.status is Status.PASSED and right.candidate == "2"
     assert wrong and wrong.status is Status.WRONG
     assert any(stage.startswith("queued with") for stage in stages), "the queue can be seen"
 
 
+def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any, there: RayPool) -> None:
+    """Two are at work: the worker of the first node is killed, and later the second node is stopped."""
+    two_workers = 2 * ray_pool._WARM_COST
+    jobs = [job(number) for number in range(2 * two_workers + 1)]
+    called: list[str] = []
+
+    def submit(some: list[Job]) -> list[Future[Result]]:
+        answers = [there.submit(one) for one in some]
+        for answer in answers:
+            answer.add_done_callback(lambda future: called.append(future.result().job))
+        return answers
+
+    answers = submit(jobs[:1])
+    until(lambda: bool(called))
+    (first,) = actors()
+    second = cluster.add_node(num_cpus=1)
+    answers += submit(jobs[1 : two_workers + 1])
+    until(lambda: sum(actor.started for actor in there._actors) == 2 and not there.pending_jobs)
+    answers += submit(jobs[two_workers + 1 :])
+    assert there.pending_jobs == two_workers
+    until(lambda: there.pending_jobs < two_workers)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: there.pending_jobs <= two_workers // 2)
+    cluster.remove_node(second)
+    results = [answer.result(timeout=300) for answer in answers]
+    assert there.pending_jobs == 0
+    assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
+    answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
+    assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
+    assert first not in actors() and len(actors()) == 1, "both were replaced by one"
+
+
 @pytest.mark.long  # the scheduler's part of it: test_ray_scheduling.py
-def test_a_worker_that_is_stopped_is_replaced(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_stopped_is_replaced(there: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_pool, "_DEAD_SECONDS", 5.0)
-    with create_pool(f"ray:{cluster.address}") as there:
-        assert there.run(job(1)).job == "build 1"
-        (stopped,) = actors()
-        os.kill(stopped, signal.SIGSTOP)
-        built = there.submit(job(2)).result(timeout=120).data
-        assert isinstance(built, BuildData) and "number 2;" in built.reason
-        assert stopped not in actors()
+    assert there.run(job(1)).job == "build 1"
+    (stopped,) = actors()
+    os.kill(stopped, signal.SIGSTOP)
+    built = there.submit(job(2)).result(timeout=120).data
+    assert isinstance(built, BuildData) and "number 2;" in built.reason
+    assert stopped not in actors()
 
 
 @pytest.mark.long

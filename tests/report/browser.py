@@ -15,7 +15,8 @@ from typing import Any
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _QUIET = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-pipe"
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-pipe "
+    "--disable-site-isolation-trials --renderer-process-limit=1"  # or every visit starts a process
 )
 _PATIENCE = 60.0
 

@@ -17,9 +17,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.close()
 
 
-@pytest.fixture
-def page(browser: Browser, server: PageServer) -> Page:
-    """The start page, with nothing on the console yet."""
+@pytest.fixture(scope="module")
+def logged_in(browser: Browser, server: PageServer) -> Page:
+    """The browser has the cookie of the server."""
     browser.open(server.address)
-    browser.events.clear()
     return Page(browser, server)
+
+
+@pytest.fixture
+def page(logged_in: Page) -> Page:
+    """An empty page, with nothing on the console yet."""
+    logged_in.browser.open("about:blank")
+    logged_in.browser.events.clear()
+    return logged_in

@@ -172,24 +172,22 @@ def test_hostile_text_is_shown_as_text(page: Page) -> None:
     store = RunStore.open(page.server.runs, "affine-1")
     store.add_event(Note(made_runs.HOSTILE + escapes))
     store.add_event(HintGiven(made_runs.HOSTILE))
-    page.visit("/")
-    for view in (
-        "/runs/runs/affine-1",
-        "/runs/runs/affine-1#step-1",
-        "/runs/runs/affine-1#step-2",
-        "/suites/builtin-author",
-    ):
-        page.visit(view)
-        if "#" in view:
-            page.until("document.querySelectorAll('#tabs button').length >= 2")
-            page.browser.value(
-                "document.querySelectorAll('#tabs button').forEach((button) => button.click())"
-            )
+
+    def check() -> None:
         assert page.browser.value("window.hacked") is None
         assert page.browser.value("document.querySelectorAll('img, main script').length") == 0
-    page.visit("/runs/runs/affine-1")
+
+    for view in ("/", "/suites/builtin-author", "/runs/runs/affine-1"):
+        page.visit(view)
+        check()
     page.until_text("#log", "onerror=")
     assert "␛[31mred␛]0;title␇" in page.text("#log") and "\u202e" not in page.text("#log")
+    for step in (1, 2):
+        page.browser.value(f"location.hash = 'step-{step}'")
+        page.until(f"document.querySelector('#drawer-title').textContent === 'Step {step}'")
+        page.until("document.querySelectorAll('#tabs button').length >= 2")
+        page.browser.value("document.querySelectorAll('#tabs button').forEach((button) => button.click())")
+        check()
     assert page.browser.complaints == []
 
 
