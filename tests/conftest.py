@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:  # the process that only hands out tests needs no torch
+    from in_process import WarmCommand
     from quick_judge import QuickJudge
 
     from kernelpro.lab.jobs import JobRunner
     from kernelpro.lab.sandbox.launcher import SandboxLauncher
+    from kernelpro.pools.local import LocalPool
 
 gc.disable()  # until all tests are imported: little of that is garbage
 sys.path.insert(0, str(Path(__file__).parent))
@@ -244,3 +246,22 @@ def quick_judge(worker: JobRunner) -> QuickJudge:
     from quick_judge import QuickJudge
 
     return QuickJudge(worker)
+
+
+@pytest.fixture(scope="session")
+def local_pool() -> Iterator[LocalPool]:
+    """One pool for all tests that need no worker of their own; its worker has started, in an environment that no test changed."""
+    from kernelpro.pools.local import LocalPool
+    from kernelpro.records import Job
+
+    with LocalPool() as pool:
+        pool.run(Job("start", "environment", target="cpu"))
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def warm_kernelpro(local_pool: LocalPool) -> WarmCommand:
+    """Commands that take seconds less: neither they nor their workers start a process."""
+    from in_process import WarmCommand
+
+    return WarmCommand(local_pool)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import lent
 from quantised import Quantised
 from quick_judge import QuickJudge
 
@@ -21,6 +22,7 @@ from kernelpro import api
 from kernelpro.api import judging
 from kernelpro.engine.store import RunStore
 from kernelpro.lab.tasks import parameters
+from kernelpro.pools.local import LocalPool
 from kernelpro.records import BadInput, Candidate, Options, Status, Task
 
 KERNEL = """
@@ -149,8 +151,8 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_is_given_wrongly_is_one_line(given: Any, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
+def test_what_is_given_wrongly_is_one_line(given: Any, words: str, local_pool: LocalPool) -> None:
+    with lent(local_pool), pytest.raises(BadInput, match=words):
         given()
 
 
@@ -306,7 +308,7 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
     ],
 )
 def test_a_task_that_does_not_run_or_cannot_be_scored_leaves_no_run(
-    old: str, new: str, told: str, tmp_path: Path
+    old: str, new: str, told: str, tmp_path: Path, local_pool: LocalPool
 ) -> None:
     """Asked from within an event loop, as a notebook's cells are."""
     path, home = tmp_path / "task.py", tmp_path / "runs"
@@ -317,7 +319,8 @@ def test_a_task_that_does_not_run_or_cannot_be_scored_leaves_no_run(
         return str(refused.value)
 
     path.write_text(SPECTRUM.replace(old, new))
-    assert told in asyncio.run(ask()) and not list(home.iterdir())
+    with lent(local_pool):
+        assert told in asyncio.run(ask()) and not list(home.iterdir())
 
 
 NOTEBOOK = """

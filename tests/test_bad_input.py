@@ -13,6 +13,7 @@ from typing import Any
 
 import in_process
 import pytest
+from in_process import WarmCommand
 
 BAD = Path(__file__).parent / "bad"
 EXPECTED = {
@@ -130,13 +131,13 @@ def test_a_passed_verdict_has_every_key(verdicts: dict[str, dict[str, Any]]) -> 
         ("from os.path import *\nraise ValueError('no')", "importing it raised ValueError: no"),
     ],
 )
-def test_a_bad_task_is_one_line_and_exit_code_2(text: str | None, message: str, tmp_path: Path) -> None:
+def test_a_bad_task_is_one_line_and_exit_code_2(
+    text: str | None, message: str, tmp_path: Path, warm_kernelpro: WarmCommand
+) -> None:
     task = tmp_path / "task.py"
     if text is not None:
         task.write_text(text)
-    starts_a_worker = "raise" in (text or "")
-    run = kernelpro if starts_a_worker else in_process.kernelpro
-    done = run("judge", str(task), str(BAD / "good.py"), "--target", "cpu")
+    done = warm_kernelpro("judge", task, BAD / "good.py", "--target", "cpu")
     assert done.returncode == 2
     # on a busy machine it also says what it waits for
     (told,) = (line for line in done.stderr.splitlines() if not line.endswith("good.py: building"))

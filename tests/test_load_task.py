@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import WarmCommand
 
 from kernelpro.records import BadInput
 from kernelpro.tasks import load_task
@@ -86,11 +85,12 @@ def test_what_is_missing_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_is_judged_by_the_command(tmp_path: Path) -> None:
+def test_a_class_is_judged_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_kernelpro: WarmCommand
+) -> None:
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "kernel.py").write_text(NET.replace("class Scaled", "class ModelNew"))
     words = ["judge", "net.py:Scaled", "kernel.py", "--target", "cpu", "--quick", "--no-baseline", "compile"]
-    command = [sys.executable, "-m", "kernelpro", *words]
-    environment = os.environ | {"KERNELPRO_LOCKS": str(tmp_path / "locks")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+    monkeypatch.chdir(tmp_path)
+    done = warm_kernelpro(*words)
     assert done.returncode == 0 and "Scaled, mode train" in done.stdout, done.stderr

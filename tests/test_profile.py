@@ -13,6 +13,7 @@ from typing import Any
 import in_process
 import pytest
 from defects.building import about
+from in_process import WarmCommand
 
 from kernelpro.cli import diagnostics
 from kernelpro.diagnose import runner
@@ -77,9 +78,10 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answer(picture: Path) -> dict[str, Any]:
+def answer(picture: Path, warm_kernelpro: WarmCommand) -> dict[str, Any]:
     task, candidate = DEFECTS / "cpu_tasks" / "silu.py", DEFECTS / "cpu" / "d_math_calls.py"
-    done = kernelpro("profile", task, candidate, "--target", "cpu", "--json", "--raw", "--plot", picture)
+    options = ("--target", "cpu", "--json", "--raw", "--plot", picture)
+    done = warm_kernelpro("profile", task, candidate, *options)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -113,24 +115,24 @@ def _examples(target: str) -> list[Any]:
     ]
 
 
-def _account_error(path: Path, target: str) -> float:
-    done = kernelpro("profile", path.parent / "task.py", path, "--target", target, "--json")
+def _account_error(path: Path, target: str, warm_kernelpro: WarmCommand) -> float:
+    done = warm_kernelpro("profile", path.parent / "task.py", path, "--target", target, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     return abs(sum(part["ms"] for part in answer["account"]) / answer["roofline"]["time_ms"] - 1)
 
 
 @pytest.mark.parametrize("path", _examples("cpu"))
-def test_the_account_of_every_example_adds_up_on_the_cpu(path: Path) -> None:
-    assert _account_error(path, "cpu") < 0.03
+def test_the_account_of_every_example_adds_up_on_the_cpu(path: Path, warm_kernelpro: WarmCommand) -> None:
+    assert _account_error(path, "cpu", warm_kernelpro) < 0.03
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", _examples("gpu"))
-def test_the_account_of_every_example_adds_up_on_the_gpu(path: Path) -> None:
+def test_the_account_of_every_example_adds_up_on_the_gpu(path: Path, warm_kernelpro: WarmCommand) -> None:
     if "runtime.cute" in path.read_text(encoding="utf-8") and cute.cutlass_root() is None:
         pytest.skip("no CUTLASS headers")
-    assert _account_error(path, "cuda") < 0.03
+    assert _account_error(path, "cuda", warm_kernelpro) < 0.03
 
 
 def test_raw_json_is_the_profile_itself(answer: dict[str, Any]) -> None:
@@ -351,8 +353,9 @@ def test_the_diagnostic_of_the_documentation_works(tmp_path: Path) -> None:
     assert "instruction_cache" not in {finding.diagnostic for finding in again}
 
 
-def test_the_doctor_knows_the_profilers() -> None:
-    told = {row["what"]: row for row in json.loads(kernelpro("doctor", "--json", KERNELPRO_NCU="").stdout)}
+def test_the_doctor_knows_the_profilers(warm_kernelpro: WarmCommand) -> None:
+    rows = json.loads(warm_kernelpro("doctor", "--json", KERNELPRO_NCU="").stdout)
+    told = {row["what"]: row for row in rows}
     for name in ("tool nsys", "tool cuobjdump", "tool nvdisasm", "tool objdump", "CPU counters"):
         assert told[name]["state"] in ("ok", "weak", "missing") and told[name]["detail"]
     assert told["tool ncu"]["state"] == "missing" and "install Nsight Compute" in told["tool ncu"]["detail"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import in_process
 import pytest
+from in_process import WarmCommand
 
 if find_spec("pydantic_ai") is None:  # to import it takes a second, in every process that collects tests
     pytest.skip("pydantic-ai is not installed", allow_module_level=True)
@@ -63,11 +64,13 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
 
 
 @pytest.mark.skipif(bool(machine.gpus()), reason="a GPU is here")
-def test_a_gpu_that_is_not_here_may_be_elsewhere(tmp_path: Path) -> None:
-    found = kernelpro(
-        tmp_path,
+def test_a_gpu_that_is_not_here_may_be_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_kernelpro: WarmCommand
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = warm_kernelpro(
         "optimize",
-        str(BAD / "task.py"),
+        BAD / "task.py",
         "--target",
         "cuda",
         "--author",

@@ -9,8 +9,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +41,8 @@ from kernelpro.records import (
 from kernelpro.records.events import StepProgress
 
 ROOT = Path(__file__).parents[2]
+FACTS = TaskFacts({"eager_fp32": 0.05}, 0.01, "fp32")
+"""Of TASK: so that not every run measures it again."""
 TASK = Task(
     """
 import torch
@@ -85,6 +86,12 @@ def kernel(times: int, added: str = "1", tuned: bool = False) -> str:
     return text if tuned else text.replace(f"  # tune: 1, {times}", "")
 
 
+def waiting_kernel(times: int) -> str:
+    """A kernel that waits a millisecond for each time but the first, and can be tuned: its speed does not depend on others."""
+    text = kernel(times, tuned=True).replace('extern "C"', '#include <unistd.h>\nextern "C"')
+    return text.replace('asm volatile("" ::: "memory");', "if (again) usleep(1000);")
+
+
 class Script(Author):
     """An author with a fixed list of candidates, each written after a random delay."""
 
@@ -102,10 +109,9 @@ class Script(Author):
         return Draft(self._sources[assignment.turn], plan=f"version {assignment.step}", author="script")
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalPool]:
-    with LocalPool() as made:
-        yield made
+@pytest.fixture
+def pool(local_pool: LocalPool) -> LocalPool:
+    return local_pool
 
 
 def config(policy: str = "best-of-n", candidates: int = 10, **more: object) -> RunConfig:
@@ -130,26 +136,10 @@ def phase(store: RunStore, name: str) -> list[int]:
     ]
 
 
-@dataclass(frozen=True)
-class Run:
-    store: RunStore
-    outcome: Outcome
-    author: Script
-
-
-@pytest.fixture(scope="module")
-def compilers_own(tmp_path_factory: pytest.TempPathFactory, pool: LocalPool) -> Run:
-    """A run whose author has no idea: all candidates come from the compiler. Other tests reuse its task facts."""
-    store, author = (
-        RunStore.create(tmp_path_factory.mktemp("compiler"), config(compile_seed=True), "demo"),
-        Script(),
-    )
-    return Run(store, run(store, pool, author)[0], author)
-
-
 def test_the_last_improvements_wait_for_designs_that_are_still_open(tmp_path: Path, pool: LocalPool) -> None:
     """Of two designs the second is the better one, and it is still judged when the first has settled."""
     store = RunStore.create(tmp_path, config("mcts", candidates=3, concurrency=2), "demo")
+    store.save_task_facts(FACTS)
     run(store, pool, Script(kernel(40), kernel(1), kernel(2)))
     steps = {step.number: step for step in store.steps()}
     assert [steps[number].action for number in (1, 2, 3)] == ["seed", "seed", "improve"]
@@ -181,7 +171,8 @@ def test_a_run_tries_recognises_and_names_a_winner(tmp_path: Path, pool: LocalPo
 
 def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=1, tune_points=4), "demo")
-    run(store, pool, Script(kernel(60, tuned=True)))
+    store.save_task_facts(FACTS)
+    run(store, pool, Script(waiting_kernel(60)))
     (step,) = store.steps()
     assert step.source != step.final_source and "tune:" not in store.source(step.final_source)
     assert step.details.tuning and step.details.tuning.point == {"TIMES": 1}
@@ -190,7 +181,8 @@ def test_tunables_are_searched_and_written_back(tmp_path: Path, pool: LocalPool)
 
 def test_a_candidate_far_behind_the_best_is_not_tuned(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2, tune_points=4, concurrency=1), "demo")
-    run(store, pool, Script(kernel(1), kernel(60, tuned=True)))
+    store.save_task_facts(FACTS)
+    run(store, pool, Script(kernel(1), waiting_kernel(60)))
     first, second = store.steps()
     assert first.ms and second.ms and second.ms > 1.5 * first.ms
     assert second.details.tuning is None and "are tuned" in second.note
@@ -246,6 +238,7 @@ def test_moves_of_the_playbook_follow_from_findings(tmp_path: Path, pool: LocalP
 
 def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2), "demo")
+    store.save_task_facts(FACTS)
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(60), kernel(1))).run())
     assert [step.stage for step in store.steps()] in (["settled", "chosen"], ["judged", "chosen"])
@@ -255,6 +248,7 @@ def test_a_run_that_waits_for_answers_goes_on_where_it_was(tmp_path: Path, pool:
 
 def test_a_later_answer_is_judged_while_an_earlier_one_is_waited_for(tmp_path: Path, pool: LocalPool) -> None:
     store = RunStore.create(tmp_path, config(candidates=2, tune_points=0), "demo")
+    store.save_task_facts(FACTS)
     with pytest.raises(Paused, match=r"^1 answer outstanding$"):
         asyncio.run(Engine(store, pool, _Reluctant(kernel(9), kernel(9), late=1)).run())
     assert [step.stage for step in store.steps()] == ["chosen", "judged"]
@@ -279,9 +273,6 @@ def test_where_an_author_has_no_idea_another_node_is_tried(tmp_path: Path, pool:
         ("seed", 0, False),
     ]
     assert outcome.best == 1 and "no further idea" in outcome.reason
-
-
-FACTS = TaskFacts({"eager_fp32": 0.05}, 0.01, "fp32")
 
 
 class _Choosy(Script):
@@ -356,7 +347,7 @@ def test_answers_and_results_may_be_outstanding_together(tmp_path: Path) -> None
     assert len(SpoolFolder(tmp_path / "spool").open_jobs()) == 1, "asked again, it is the same job"
 
 
-def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool, compilers_own: Run) -> None:
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool) -> None:
     """One real kill in the middle of a judgement; fifty at random moments: benchmarks/kill_runs.py."""
     folder = tmp_path / "candidates"
     folder.mkdir()
@@ -365,11 +356,9 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool
             text
         )  # no two about as fast, nor one as the baseline: parents depend on it
     wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
-    facts = compilers_own.store.task_facts()
-    assert facts
     plain, killed = (RunStore.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
-        store.save_task_facts(replace(facts, seeds=()))
+        store.save_task_facts(FACTS)
     run(plain, pool, FilesAuthor(folder))
     command = [
         sys.executable,
@@ -400,8 +389,11 @@ def tree(steps: list[Step]) -> list[object]:
     return [(s.number, s.parent, s.action, s.source, s.state, s.note, s.stage) for s in steps]
 
 
-def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(compilers_own: Run) -> None:
-    store, outcome, author = compilers_own.store, compilers_own.outcome, compilers_own.author
+def test_where_an_author_has_no_idea_the_compilers_own_code_wins_and_it_is_said(
+    tmp_path: Path, pool: LocalPool
+) -> None:
+    store, author = RunStore.create(tmp_path, config(compile_seed=True), "demo"), Script()
+    outcome, _ = run(store, pool, author)
     first, second = store.steps()[:2]
     assert (
         first.author == "torch.compile"

@@ -18,6 +18,7 @@ from typing import Any
 import in_process
 import pytest
 import torch
+from in_process import WarmCommand
 from llm.asking import unanswered
 
 import kernelpro
@@ -109,7 +110,9 @@ def answered(suite: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> None:
+def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(
+    suite: Path, warm_kernelpro: WarmCommand
+) -> None:
     kernels = ("--kernels", str(suite / "kernels"))
     process = subprocess.Popen(command(suite, *kernels), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -120,7 +123,7 @@ def test_killed_in_the_middle_it_goes_on_and_asks_nothing_twice(suite: Path) -> 
     before = answered(suite)
     assert 1 <= len(before) < len(PROBLEMS), "it was in the middle"
 
-    second = bench(suite, *kernels, "--format", "json")
+    second = warm_kernelpro(*command(suite, *kernels, "--format", "json")[3:])
     assert second.returncode == 0, second.stderr
     assert f"{len(before)} of {len(PROBLEMS)} have a result already" in second.stderr
     assert "1 file belongs to no selected problem: stray.py" in second.stderr
@@ -251,7 +254,7 @@ def test_the_probe_through_a_spool_says_which_cannot_be_scored(suite: Path) -> N
     assert f", torch {torch.__version__}" in found.stdout
 
 
-def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
+def test_an_author_has_a_run_for_each_problem(suite: Path, warm_kernelpro: WarmCommand) -> None:
     files = suite / "written"
     files.mkdir()
     (files / "a.py").write_text(KERNEL.format(what="x.square()"))
@@ -267,9 +270,9 @@ def test_an_author_has_a_run_for_each_problem(suite: Path) -> None:
         "json",
     )
     more += ("--concurrency", "1", "--tune-points", "3", "--finalists", "0")
-    stopped = bench(suite, *more, "--time-limit", "1")
+    stopped = warm_kernelpro(*command(suite, *more, "--time-limit", "1")[3:])
     assert stopped.returncode == 3 and "outstanding; the same command continues" in stopped.stderr
-    first = bench(suite, *more)
+    first = warm_kernelpro(*command(suite, *more)[3:])
     assert first.returncode == 0, first.stderr
     rows = {row["problem"]: row for row in json.loads(first.stdout)["rows"]}
     assert rows["1/1 square"]["status"] == "passed" and rows["1/2 scale"]["status"] == "wrong"
@@ -343,9 +346,10 @@ def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Pa
 
 
 def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(
-    suite: Path, no_counter: str
+    suite: Path, no_counter: str, warm_kernelpro: WarmCommand
 ) -> None:
-    found = bench(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
+    asked = command(suite, "--author", "playbook", "--objective", "edp", "--out", str(suite / "never"))
+    found = warm_kernelpro(*asked[3:])
     assert found.returncode == 2 and found.stderr.strip() == f"kernelpro: objective edp: {no_counter}"
     assert not (suite / "never").exists()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from in_process import WarmCommand
 
 from kernelpro.records import BadInput
 from kernelpro.suites.published import find_published
@@ -48,10 +49,13 @@ def pairs(folder: Path, **kernels: str) -> Path:
     return folder
 
 
-def bench(path: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    where = [f"kernels:{path}", "--target", "cpu", "--quick", "--no-baseline", "compile", "--out", str(out)]
-    command = [sys.executable, "-m", "kernelpro", "bench", *where, *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def bench(warm_kernelpro: WarmCommand) -> Callable[..., CompletedProcess[str]]:
+    def run(path: Path, out: Path, *more: str) -> CompletedProcess[str]:
+        options = ["--target", "cpu", "--quick", "--no-baseline", "compile", "--out", out, *more]
+        return warm_kernelpro("bench", f"kernels:{path}", *options)
+
+    return run
 
 
 def keys(out: Path) -> list[Any]:
@@ -91,7 +95,9 @@ def test_a_collection_that_does_not_exist_is_rejected(tmp_path: Path) -> None:
         find_published(f"kernels:{tmp_path / 'missing'}", (), "", "cpu")
 
 
-def test_claimed_beside_measured_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:
+def test_claimed_beside_measured_and_only_what_is_missing_runs_again(
+    tmp_path: Path, bench: Callable[..., CompletedProcess[str]]
+) -> None:
     path, out = json_lines(tmp_path / "h100.json", RIGHT, WRONG), tmp_path / "out"
     assert bench(path, out, "--ids", "1").returncode == 0
     (first,) = keys(out)
@@ -115,6 +121,8 @@ def test_claimed_beside_measured_and_only_what_is_missing_runs_again(tmp_path: P
     assert "- claimed over eager: 2.50 (geomean of 1 that passed); measured: " in written.stdout
 
 
-def test_kernels_cannot_be_given_for_a_collection(tmp_path: Path) -> None:
+def test_kernels_cannot_be_given_for_a_collection(
+    tmp_path: Path, bench: Callable[..., CompletedProcess[str]]
+) -> None:
     process = bench(json_lines(tmp_path / "h100.json", RIGHT), tmp_path / "out", "--kernels", str(tmp_path))
     assert process.returncode == 2 and "has kernels of its own" in process.stderr
