@@ -36,13 +36,6 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-@pytest.fixture(scope="module")
-def there(cluster: Any) -> Iterator[RayPool]:
-    with create_pool(f"ray:{cluster.address}") as pool:
-        assert isinstance(pool, RayPool)
-        yield pool
-
-
 def job(number: int) -> Job:
     """It does not compile, and what the compiler says names the number: so every answer differs."""
     asked = building(number)
@@ -85,58 +78,68 @@ def listens(port: int) -> bool:
     return False
 
 
-def test_judging_is_the_same_there(there: RayPool) -> None:
-    stages: list[str] = []
-    answers = [
-        there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
-    ]
-    right, wrong = (answer.result(timeout=200).verdict for answer in answers)
-    assert right and right.status is Status.PASSED and right.candidate == "2"
-    assert wrong and wrong.status is Status.WRONG
-    assert any(stage.startswith("queued with") for stage in stages), "the queue can be seen"
+class TestPool:
+    """One pool for all; while it is open, other addresses are not looked at."""
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def there(cls, cluster: Any) -> Iterator[RayPool]:
+        with create_pool(f"ray:{cluster.address}") as pool:
+            assert isinstance(pool, RayPool)
+            yield pool
 
-def test_all_are_answered_once_and_rightly_whatever_dies(cluster: Any, there: RayPool) -> None:
-    """Two are at work: the worker of the first node is killed, and later the second node is stopped."""
-    two_workers = 2 * ray_pool._WARM_COST
-    jobs = [job(number) for number in range(2 * two_workers + 1)]
-    called: list[str] = []
+    def test_judging_is_the_same_there(self, there: RayPool) -> None:
+        stages: list[str] = []
+        answers = [
+            there.submit(judging(factor, factor), lambda step: stages.append(step.stage)) for factor in "23"
+        ]
+        right, wrong = (answer.result(timeout=200).verdict for answer in answers)
+        assert right and right.status is Status.PASSED and right.candidate == "2"
+        assert wrong and wrong.status is Status.WRONG
+        assert any(stage.startswith("queued with") for stage in stages), "the queue can be seen"
 
-    def submit(some: list[Job]) -> list[Future[Result]]:
-        answers = [there.submit(one) for one in some]
-        for answer in answers:
-            answer.add_done_callback(lambda future: called.append(future.result().job))
-        return answers
+    def test_all_are_answered_once_and_rightly_whatever_dies(self, cluster: Any, there: RayPool) -> None:
+        """Two are at work: the worker of the first node is killed, and later the second node is stopped."""
+        two_workers = 2 * ray_pool._WARM_COST
+        jobs = [job(number) for number in range(2 * two_workers + 1)]
+        called: list[str] = []
 
-    answers = submit(jobs[:1])
-    until(lambda: bool(called))
-    (first,) = actors()
-    second = cluster.add_node(num_cpus=1)
-    answers += submit(jobs[1 : two_workers + 1])
-    until(lambda: sum(actor.started for actor in there._actors) == 2 and not there.pending_jobs)
-    answers += submit(jobs[two_workers + 1 :])
-    assert there.pending_jobs == two_workers
-    until(lambda: there.pending_jobs < two_workers)
-    os.kill(first, signal.SIGKILL)
-    until(lambda: there.pending_jobs <= two_workers // 2)
-    cluster.remove_node(second)
-    results = [answer.result(timeout=300) for answer in answers]
-    assert there.pending_jobs == 0
-    assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
-    answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
-    assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
-    assert first not in actors() and len(actors()) == 1, "both were replaced by one"
+        def submit(some: list[Job]) -> list[Future[Result]]:
+            answers = [there.submit(one) for one in some]
+            for answer in answers:
+                answer.add_done_callback(lambda future: called.append(future.result().job))
+            return answers
 
+        answers = submit(jobs[:1])
+        until(lambda: bool(called))
+        (first,) = actors()
+        second = cluster.add_node(num_cpus=1)
+        answers += submit(jobs[1 : two_workers + 1])
+        until(lambda: sum(actor.started for actor in there._actors) == 2 and not there.pending_jobs)
+        answers += submit(jobs[two_workers + 1 :])
+        assert there.pending_jobs == two_workers
+        until(lambda: there.pending_jobs < two_workers)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: there.pending_jobs <= two_workers // 2)
+        cluster.remove_node(second)
+        results = [answer.result(timeout=300) for answer in answers]
+        assert there.pending_jobs == 0
+        assert sorted(called) == sorted(one.id for one in jobs), "each is answered once"
+        answers_of = [result.data.reason if isinstance(result.data, BuildData) else "" for result in results]
+        assert all(f"number {number};" in said for number, said in enumerate(answers_of)), "each is its own"
+        until(lambda: len(actors()) == 1)  # both were replaced by one
 
-@pytest.mark.long  # the scheduler's part of it: test_ray_scheduling.py
-def test_a_worker_that_is_stopped_is_replaced(there: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_pool, "_DEAD_SECONDS", 5.0)
-    assert there.run(job(1)).job == "build 1"
-    (stopped,) = actors()
-    os.kill(stopped, signal.SIGSTOP)
-    built = there.submit(job(2)).result(timeout=120).data
-    assert isinstance(built, BuildData) and "number 2;" in built.reason
-    assert stopped not in actors()
+    @pytest.mark.long  # the scheduler's part of it: test_ray_scheduling.py
+    def test_a_worker_that_is_stopped_is_replaced(
+        self, there: RayPool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ray_pool, "_DEAD_SECONDS", 5.0)
+        assert there.run(job(1)).job == "build 1"
+        (stopped,) = actors()
+        os.kill(stopped, signal.SIGSTOP)
+        built = there.submit(job(2)).result(timeout=120).data
+        assert isinstance(built, BuildData) and "number 2;" in built.reason
+        assert stopped not in actors()
 
 
 @pytest.mark.long
