@@ -59,7 +59,7 @@ MATH_TASKS: dict[str, str] = {
 
 
 def math_task(math_mode: str) -> Task:
-    return make_task(MATH_TASKS[math_mode], "torch.randn(15, 70), torch.randn(15, 70)")
+    return make_task(MATH_TASKS[math_mode], "torch.randn(6, 70), torch.randn(6, 70)")
 
 
 def operator_graph_of(task: Task) -> Graph:

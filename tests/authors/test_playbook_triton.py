@@ -45,6 +45,9 @@ SMALL_TASKS = (
     "tiled transposed convolution with an odd result",
 )
 """Small enough to be interpreted always."""
+WIDE = ("element-wise", "rows", "masked", "transposed")
+SIMILAR = ("masked", "half product")
+"""Their machine code has what that of rows and of products has: disassembled in `make test-long`."""
 _MAX_ERROR = 20.0
 """In units of the reference's own error against float64. Wrong kernels are off by thousands."""
 
@@ -88,7 +91,18 @@ def for_hopper(
         "compile",
         str(tmp_path_factory.mktemp("hopper")),
         *selected_names(request, "test_designs_compile"),
+        "--",
+        *(name for name in DISASSEMBLED if name not in SIMILAR or name in disassembled_by_name(request)),
     )
+
+
+def disassembled_by_name(request: pytest.FixtureRequest) -> list[str]:
+    """The names of larger tasks with which tests run in this session."""
+    tests = (
+        "test_accesses_are_16_bytes_wide",
+        "test_matrix_products_use_tensor_cores_and_async_copies",
+    )
+    return [name for test in tests for name in selected_names(request, test)]
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +193,10 @@ class TestDisassembled:
         return {line["name"]: line["kernels"] for line in for_hopper if "kernels" in line}
 
     def test_nothing_spills(self, kernels: dict[str, dict[str, dict[str, Any]]]) -> None:
-        assert set(kernels) == set(DISASSEMBLED)
+        assert set(kernels) | set(SIMILAR) == set(DISASSEMBLED)
         assert all(facts["stack"] == 0 for of_task in kernels.values() for facts in of_task.values())
 
-    @pytest.mark.parametrize("name", ["element-wise", "rows", "masked", "transposed"])
+    @pytest.mark.parametrize("name", with_marks(WIDE, tuple(set(WIDE) - set(SIMILAR))))
     def test_accesses_are_16_bytes_wide(
         self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]
     ) -> None:
@@ -204,7 +218,7 @@ class TestDisassembled:
     ) -> None:
         assert set(kernels["few rows"]) == {"stage0_part0", "stage0"}
 
-    @pytest.mark.parametrize("name", ["product", "half product"])
+    @pytest.mark.parametrize("name", with_marks(("product", "half product"), ("product",)))
     def test_matrix_products_use_tensor_cores_and_async_copies(
         self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]
     ) -> None:

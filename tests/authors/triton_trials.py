@@ -1,9 +1,9 @@
-"""Checks Triton candidates without a GPU: `python triton_trials.py interpret NAME...`, or `compile FOLDER NAME...`.
+"""Checks Triton candidates without a GPU: `python triton_trials.py interpret NAME...`, or `compile FOLDER NAME... -- NAME...`.
 
 interpret    runs small tasks in Triton's interpreter and compares them with the reference. TRITON_INTERPRET must be
              set before Triton is imported and affects the whole process, hence a process of its own.
 compile      compiles the same tasks for Hopper (the interpreter accepts code that the compiler rejects), then
-             larger ones, which it disassembles if a disassembler is installed.
+             larger ones (those after --), which it disassembles if a disassembler is installed.
 
 Prints one JSON line per candidate. libdevice_on_cpu.py replaces libdevice, which the interpreter lacks.
 """
@@ -114,7 +114,7 @@ IMPLICIT_GEMM: dict[str, tuple[str, str, str]] = {
     ),
     "tiled transposed convolution with an odd result": (
         "self.c(a), F.softmax(self.c(a), 1)",
-        "torch.randn(2, 32, 5, 6)",
+        "torch.randn(1, 32, 3, 4)",
         "self.c = nn.ConvTranspose2d(32, 16, 3, stride=2)",
     ),
     "tiled dilated transposed convolution": (
@@ -260,14 +260,14 @@ def compiled(path: Path, task: Task) -> tuple[int, ...]:
     return building.compile_triton(path, Reference(task, "meta", 0))
 
 
-def disassemble_all(root: Path) -> None:
+def disassemble_all(root: Path, names: list[str]) -> None:
     from kernelpro.authors.playbook.triton.backend import BACKEND
     from kernelpro.lab.profile import sass
 
     if sass.find_tool("nvdisasm") is None:
         return
-    for name, (forward, inputs) in DISASSEMBLED.items():
-        task = make_task(forward, inputs)
+    for name in names:
+        task = make_task(*DISASSEMBLED[name])
         math_mode = "approximate" if name == "cheap GELU" else "library"
         program = program_of(task)
         folder = root / name.replace(" ", "_")
@@ -298,5 +298,6 @@ if __name__ == "__main__":
     if verb == "interpret":
         interpret(words)
     else:
-        compile_all(Path(words[0]), words[1:])
-        disassemble_all(Path(words[0]))
+        separator = words.index("--")
+        compile_all(Path(words[0]), words[1:separator])
+        disassemble_all(Path(words[0]), words[separator + 1 :])
