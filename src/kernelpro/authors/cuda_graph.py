@@ -30,6 +30,8 @@ class ModelNew(LaunchedModel):
 
     def _capture(self, inputs):
         self._weights = [*self.parameters(), *self.buffers()]
+        parts = [value for module in self.modules() for value in vars(module).values()]
+        self._kept = [value for value in parts if isinstance(value, torch.Tensor)]  # the graph has addresses
         self._inputs = [x.clone() for x in inputs]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -46,6 +48,8 @@ class ModelNew(LaunchedModel):
 
     @torch.no_grad()
     def forward(self, *inputs):
+        if not all(isinstance(x, torch.Tensor) for x in inputs):
+            return super().forward(*inputs)
         if getattr(self, "_graph", None) is None or self._identity(inputs) != self._captured:
             self._capture(inputs)
         for buffer, x in zip(self._inputs, inputs):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 
 from kernelpro.authors.cuda_graph import MIN_OPERATORS, in_cuda_graph
+from kernelpro.authors.cudnn_search import with_cudnn_search
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig, StudyData, TaskFacts
@@ -40,7 +41,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         probe.work,
         study.graph,
         study.graph_error,
-        _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines),
+        _seeds(config, study, baselines),
         study.seed_errors,
         probe.shapes,
         study.other_graphs,
@@ -70,6 +71,20 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
     return StudyData(graph_error=error, seed_errors=error)
 
 
+def _seeds(config: RunConfig, study: StudyData, baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
+    """The first candidates. In a race on a GPU all that call convolutions search for cuDNN's fastest
+    algorithm: they share a process, where the first search decides for all."""
+    seeds = _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines)
+    if not config.race or config.target != "cuda":
+        return seeds
+    return tuple(map(_searching, seeds))
+
+
+def _searching(seed: BaselineSeed) -> BaselineSeed:
+    source = with_cudnn_search(seed.source)
+    return BaselineSeed(seed.baseline, f"{seed.name} with cuDNN's search", source) if source else seed
+
+
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
     """The compiler's code and the fastest baseline, without duplicates: no run ends slower than it
     started."""
@@ -85,14 +100,15 @@ def _graphed_seeds(
     config: RunConfig, study: StudyData, baselines: dict[str, float]
 ) -> tuple[BaselineSeed, ...]:
     """On a GPU, the fastest baseline of a task with many operators in a CUDA graph: its launches may take as
-    long as its kernels."""
-    graph = study.graph
-    if config.target != "cuda" or graph is None or len(config.task.shapes) > 1:
+    long as its kernels. A task whose operators cannot be counted, such as a recurrent network, may have
+    many."""
+    if config.target != "cuda" or len(config.task.shapes) > 1:
         return ()
-    operators = sum(node.op not in ("input", "parameter") for node in graph.nodes)
-    inputs = [node for node in graph.nodes if node.op == "input"]
-    if operators < MIN_OPERATORS or any(not node.where.isdigit() for node in inputs):
-        return ()
+    if graph := study.graph:
+        operators = sum(node.op not in ("input", "parameter") for node in graph.nodes)
+        inputs = [node for node in graph.nodes if node.op == "input"]
+        if operators < MIN_OPERATORS or any(not node.where.isdigit() for node in inputs):
+            return ()
     sources = {seed.baseline: seed for seed in study.seeds}
     ordered = sorted(sources, key=lambda name: baselines.get(name, math.inf))
     for seed in (sources[name] for name in ordered):

@@ -59,6 +59,8 @@ class Playbook(Author):
         """The programs of the last graph: large ones take seconds."""
         self._seeds: tuple[Graph | None, tuple[object, ...], list[Draft]] | None = None
         """The seeds of the last graph, and what else they depend on."""
+        self._promising = 0
+        """How many of these seeds race, the first ones."""
 
     def design_count(self, assignment: Assignment) -> int:
         """How many designs it can start from; 1 if there are none, so that `write` is called and reports
@@ -69,11 +71,12 @@ class Playbook(Author):
             return 1
 
     def trusted_designs(self, assignment: Assignment) -> list[Draft]:
-        """All designs that it can start from."""
+        """The designs that it can start from, without those for where all others fail."""
         try:
-            return self.seed_drafts(assignment)
+            drafts = self.seed_drafts(assignment)
         except NoProposal:
             return []
+        return drafts[: self._promising] or drafts
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
@@ -108,8 +111,8 @@ class Playbook(Author):
         return drafts[assignment.attempt]
 
     def seed_drafts(self, assignment: Assignment) -> list[Draft]:
-        """The first seed of each form and language, then the second of each, and so on. Raises NoProposal,
-        with the reasons, if no language can write any."""
+        """The first seed of each form and language, then the second of each, and so on; last resorts at the
+        end. Raises NoProposal, with the reasons, if no language can write any."""
         key = assignment.target, assignment.languages, assignment.precision, assignment.task.id
         if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
             self._seeds = assignment.graph, key, self._write_seeds(assignment)
@@ -127,7 +130,9 @@ class Playbook(Author):
         writer = ShapeWriter.of(assignment)
         drafts: dict[str, Draft] = {}
         reasons: dict[str, None] = {}
-        for form, backend, seed in _interleaved_seeds(backends, programs, reasons):
+        self._promising = 0
+        interleaved = list(_interleaved_seeds(backends, programs, reasons))
+        for form, backend, seed in sorted(interleaved, key=lambda entry: entry[2].is_last_resort):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
             design = replace(seed.design, form=form)
             design = replace(design, precision="fp32") if exact else design
@@ -138,6 +143,8 @@ class Playbook(Author):
                 continue
             draft = Draft(source, _seed_plan(seed, programs[form]), author=self.name)
             drafts.setdefault(source_fingerprint(source), draft)
+            if not seed.is_last_resort:
+                self._promising = len(drafts)
         if not drafts:
             raise NoProposal("; ".join(reasons))
         return list(drafts.values())

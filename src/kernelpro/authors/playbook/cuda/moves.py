@@ -61,8 +61,8 @@ def seeds(program: Program) -> list[Seed]:
             "The same with more threads per row, and fewer elements per thread.",
             "Small blocks, scalar accesses, no caching: many warps with little work each.",
         )
-    designs = (best, wider, plain)
-    return distinct_seeds([Seed(plan, design) for plan, design in zip(plans, designs, strict=True)])
+    seeds = [Seed(plans[0], best), Seed(plans[1], wider), Seed(plans[2], plain, is_last_resort=True)]
+    return distinct_seeds(seeds)
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:

@@ -25,6 +25,8 @@ class Seed:
     plan: str
     """One sentence, shown in the search tree."""
     design: Design
+    is_last_resort: bool = False
+    """For where the others fail: it does not race, and comes after all others."""
 
 
 @dataclass(frozen=True)
