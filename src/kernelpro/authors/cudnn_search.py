@@ -1,5 +1,5 @@
-"""A candidate whose convolutions use the fastest of cuDNN's algorithms instead of the one that cuDNN expects to
-be the fastest.
+"""A candidate whose convolutions use the fastest of cuDNN's algorithms, not the one that it expects to be the
+fastest.
 
 torch keeps the algorithm of a convolution for the rest of the process, whether it was timed or expected. So
 candidates that share a process, as in a race, must all search, or the first of them decides for the others.
