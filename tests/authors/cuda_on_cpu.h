@@ -3,7 +3,7 @@
 // A fiber runs until it must wait for others. A thread that reads shared data without the barrier that it needs therefore
 // reads a stale value; every third block runs its threads in descending order to expose both directions. Misaligned
 // accesses, barriers that some threads never reach and shuffles outside the warp end the launch with an error code.
-// Blocks run one by one. Asynchronous copies arrive when the thread waits for them, and not before.
+// Blocks run one by one, or as processes if they wait for each other. Asynchronous copies arrive when the thread waits for them, and not before.
 #pragma once
 #include <csetjmp>
 #include <cstddef>
@@ -12,6 +12,9 @@
 #include <cmath>
 #include <deque>
 #include <sys/mman.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <ucontext.h>
 
 #define __global__ static
@@ -21,7 +24,7 @@
 
 using cudaStream_t = void*;
 using cudaError_t = int;
-enum { cudaErrorMisalignedAddress = 716, cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum { cudaErrorMisalignedAddress = 716, cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorCooperativeLaunchTooLarge = 720, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 struct uint3 { unsigned x, y, z; };
 struct alignas(8) uint2 { unsigned x, y; };
@@ -128,6 +131,27 @@ template <class F> void launch(dim3 grid, dim3 threads, size_t shared, F call) {
         run_block(threads.x, b % 3 == 2);
     }
 }
+// Blocks that wait for each other: each is a process. What they store must be in shared memory.
+template <class F> void launch_together(dim3 grid, dim3 threads, size_t shared, F call) {
+    gridDim = grid;
+    blockDim = threads;
+    kernel = [](void* callable) { (*(F*)callable)(); };
+    arguments = &call;
+    pid_t blocks[128];
+    for (unsigned b = 0; b < grid.x; ++b) {
+        blocks[b] = fork();
+        if (blocks[b]) continue;
+        blockIdx = {b, 0, 0};
+        memset(dynamic, 0xFF, shared);
+        run_block(threads.x, b % 3 == 2);
+        _exit(error != 0);
+    }
+    for (unsigned b = 0; b < grid.x; ++b) {
+        int status = 0;
+        waitpid(blocks[b], &status, 0);
+        if (status) error = cudaErrorLaunchTimeout;
+    }
+}
 template <class T> const T* aligned(const T* address) {
     if (size_t(address) % alignof(T)) error = cudaErrorMisalignedAddress;
     return address;
@@ -151,6 +175,19 @@ static int cudaGetLastError() {
     return code;
 }
 template <class F> int cudaFuncSetAttribute(F, int, size_t bytes) { return bytes > 227 * 1024; }
+static inline void __syncwarp() { cuda_on_cpu::barrier(cuda_on_cpu::warps[threadIdx.x / 32]); }
+static inline uint4 load_published(const float* address) {
+    cuda_on_cpu::aligned((const uint4*)address);
+    const volatile unsigned* v = (const volatile unsigned*)address;
+    return {v[0], v[1], v[2], v[3]};
+}
+static inline void publish(float* address, unsigned bits) { *(volatile unsigned*)address = bits; }
+static inline void wait_for_others() {
+    cuda_on_cpu::progress = true;
+    sched_yield();
+    cuda_on_cpu::yield();
+}
+static int count_processors() { return 128; }
 static inline void __syncthreads() { cuda_on_cpu::barrier(cuda_on_cpu::block); }
 
 template <class T> T __shfl_xor_sync(unsigned, T value, int mask) { return cuda_on_cpu::shuffle(value, threadIdx.x ^ unsigned(mask)); }

@@ -14,11 +14,12 @@ import torch
 
 from kernelpro.authors.playbook.cuda.matmul_prelude import INSTRUCTIONS
 from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS
+from kernelpro.authors.playbook.recurrent.kernel import EXCHANGE
 from kernelpro.lab.languages.native import Library, build
 
 _HEADER = Path(__file__).with_suffix(".h")
 _COMMAND = ["g++", "-std=c++17", "-O0", "-w", "-fPIC"]
-_LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);")
+_LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);", re.DOTALL)
 _GUARD = 64
 """Elements before and after each tensor that a kernel must not touch."""
 
@@ -30,12 +31,13 @@ def compiler(folder: Path) -> Callable[..., Library]:
     )
 
     def cuda(source: str, flags: Sequence[str] = ()) -> Library:
-        text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "")
+        text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "").replace(EXCHANGE, "")
         text = text.replace(
             "extern __shared__ uint4 shared_memory[];",
             "uint4* const shared_memory = (uint4*)cuda_on_cpu::dynamic;",
         )
         text, count = _LAUNCH.subn(r"cuda_on_cpu::launch(\2, \3, \4, [&] { \1(\5); });", text)
+        text = text.replace("launch(blocks,", "launch_together(blocks,")
         assert count == source.count("<<<") > 0
         defines = [flag for flag in flags if flag not in FAST_FLAGS]  # those are nvcc's
         command = [*_COMMAND, "-shared", f"-I{folder}", "-include", "cuda_on_cpu.h", *defines]

@@ -13,6 +13,7 @@ from test_playbook_families import FAMILIES
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.backend import BACKEND
 from kernelpro.authors.playbook.forms import programs_of
+from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.records import Task
 
@@ -51,4 +52,18 @@ def test_first_designs_compile(
         pytest.skip(f"not written in CUDA: {reason}")
     for source in sources:
         exec(source, {})
+    assert any(tmp_path.iterdir())
+
+
+@pytest.mark.long
+@pytest.mark.skipif(nvcc() is None, reason="needs nvcc")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+def test_recurrent_kernels_compile(
+    cell: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELPRO_CUDA_ARCH", architecture)
+    monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
+    task = make_task("self.m(a)[0]", "torch.randn(9, 10, 24)", f"self.m = nn.{cell}(24, 256, 2)")
+    exec(recurrent_source(operator_graph_of(task)) or "", {})
     assert any(tmp_path.iterdir())

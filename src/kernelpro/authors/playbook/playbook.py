@@ -36,6 +36,8 @@ from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.forms import PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
+from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
@@ -80,9 +82,9 @@ class Playbook(Author):
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
-        programs = self._programs(assignment)
         if assignment.action == "seed":
             return self._write_seed(assignment)
+        programs = self._programs(assignment)
         assert assignment.parent
         design = parse_design(assignment.parent.source)
         backend = next((b for b in BACKENDS if b.language == design.language), None)
@@ -124,6 +126,8 @@ class Playbook(Author):
         if not backends:
             languages = " or ".join(allowed)
             raise NoProposal(f"the playbook cannot write {assignment.target} kernels in {languages}")
+        if drafts_of_recurrent := self._write_recurrent(assignment, backends):
+            return drafts_of_recurrent
         programs = {
             form: program for form, program in self._programs(assignment).items() if form not in PLAIN_FORMS
         }
@@ -148,6 +152,17 @@ class Playbook(Author):
         if not drafts:
             raise NoProposal("; ".join(reasons))
         return list(drafts.values())
+
+    def _write_recurrent(self, assignment: Assignment, backends: list[Backend]) -> list[Draft]:
+        """The design of a recurrent network, if the task is one."""
+        is_possible = any(backend.language == "cuda" for backend in backends)
+        if not is_possible or assignment.graph is None or len(assignment.task.shapes) > 1:
+            return []
+        if assignment.precision == "fp32":  # its products are in TF32
+            return []
+        self._promising = 1
+        source = recurrent_source(assignment.graph)
+        return [Draft(source, RECURRENT_PLAN, author=self.name)] if source else []
 
     def _improve(self, assignment: Assignment, program: Program, design: Design, backend: Backend) -> Draft:
         assert assignment.parent

@@ -13,7 +13,7 @@ from kernelpro.authors.playbook.schedule.design import Design
 
 Tunables = dict[str, tuple[int, Sequence[int]]]
 """Module-level constants that can be tuned: value and values to try, by name."""
-_ADD_PARAMETER = '''
+ADD_PARAMETER = '''
 
 def add_parameter(module, name, shape, dtype):
     """Registers a parameter under a dotted name, and creates missing submodules."""
@@ -50,7 +50,7 @@ def module_source(
     for name, (value, choices) in tunables.items():
         lines.append(f"{name} = {value}  # tune: {', '.join(map(str, choices))}")
     lines += [kernels.strip("\n")]
-    lines += [_ADD_PARAMETER.rstrip("\n")] if parameters else []
+    lines += [ADD_PARAMETER.rstrip("\n")] if parameters else []
     lines += ["", "", "class ModelNew(nn.Module):", "    def __init__(self, *args):"]
     lines += ["        super().__init__()"]
     for t in parameters:
@@ -99,14 +99,14 @@ def _tensor_definitions(program: Program) -> list[str]:
         by_role[tensor.role].append(tensor)
     arguments = [tensor for tensor in program.tensors if tensor.role in ("input", "parameter")]
     device = f", device={argument_name(arguments[0])}.device" if arguments else ""
-    lines = [f"{argument_name(t)} = inputs{_subscript(t.path)}.contiguous()" for t in by_role["input"]]
-    lines += [f"{argument_name(t)} = {_attribute(t.path)}" for t in by_role["parameter"]]
+    lines = [f"{argument_name(t)} = inputs{subscript(t.path)}.contiguous()" for t in by_role["input"]]
+    lines += [f"{argument_name(t)} = {attribute(t.path)}" for t in by_role["parameter"]]
     for t in (*by_role["output"], *by_role["temporary"]):
         lines.append(f"{t.name} = torch.empty({tuple(t.shape)}, dtype=torch.{t.dtype}{device})")
     return lines
 
 
-def _attribute(path: str) -> str:
+def attribute(path: str) -> str:
     """Access to a parameter; a part of a dotted name such as `layers.0.weight` need not be an identifier."""
     text = "self"
     for part in path.split("."):
@@ -114,5 +114,6 @@ def _attribute(path: str) -> str:
     return text
 
 
-def _subscript(path: str) -> str:
+def subscript(path: str) -> str:
+    """Access to an input by its path."""
     return "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in path.split("."))
