@@ -4,8 +4,9 @@
 
 Each problem's operator graph is traced at its real shapes; weights and inputs are never filled, so that
 gigabytes of them cost nothing. The playbook then simplifies the graph, fuses it and writes its first designs
-in every language. A row holds the stages by family, the algebra that applied, the drafts by language, and the
-reason where there is none. `--graphs` keeps the traced graphs, so that the next survey takes seconds.
+in every language. A row holds the stages by family, the algebra that applied, the drafts by language, the
+designs that would race, and the reason where there is none. `--graphs` keeps the traced graphs, so that the
+next survey takes seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from kernelpro.authors.author import Assignment, NoProposal
 from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.ir.stages import Program, Stage
 from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.authors.playbook.recurrent.network import find_network
 from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.authors.playbook.schedule.passes import is_elementwise, scans_of
 from kernelpro.authors.playbook.triton.elementwise import find_transpose
 from kernelpro.authors.playbook.triton.moves import rows_are_contiguous
+from kernelpro.engine.design_race import MAX_DESIGNS
 from kernelpro.lab import tree
 from kernelpro.lab.tasks import reference
 from kernelpro.lab.tasks.graph import operator_graph
@@ -132,7 +135,29 @@ def family(stage: Stage) -> str:
     return "reduction across rows" if rows_are_contiguous(stage) else "reduction along rows"
 
 
-def survey(problem: Problem, target: Target, cache: Path | None) -> Row:
+def _design_name(source: str) -> str:
+    """Form, language and whether it is a CUDA graph."""
+    if "# playbook:" not in source:
+        return "recurrent cuda"
+    design = parse_design(source)
+    return f"{design.form} {design.language}{' graph' if design.graph else ''}"
+
+
+def _compiled(sources: list[str]) -> dict[str, int]:
+    """How many designs in CUDA nvcc compiles for the architecture in KERNELPRO_CUDA_ARCH."""
+    counts: Counter[str] = Counter()
+    for source in sources:
+        if "runtime.cuda(" not in source:
+            continue
+        try:
+            exec(source, {})
+            counts["compiled"] += 1
+        except Exception as error:  # the compiler's message is in it
+            counts[f"failed: {str(error)[-200:]}"] += 1
+    return dict(counts)
+
+
+def survey(problem: Problem, target: Target, cache: Path | None, compiles: bool = False) -> Row:
     """The row of one problem."""
     row: Row = {"problem": problem.label, "level": problem.level}
     try:
@@ -142,12 +167,17 @@ def survey(problem: Problem, target: Target, cache: Path | None) -> Row:
     row["operators"] = sum(node.op not in ("input", "parameter") for node in graph.nodes)
     assignment = Assignment(0, "seed", problem.task, target, "tf32", 0.0, {}, graph=graph)
     try:
-        programs = programs_of(graph, target)
         drafts = Playbook().seed_drafts(assignment)
+        raced = Playbook().trusted_designs(assignment)[:MAX_DESIGNS]
+        programs = {} if find_network(graph) else programs_of(graph, target)
     except NoProposal as reason:
         return row | {"reason": str(reason)}
     except Exception:  # a defect of the playbook: the survey reports it
         return row | {"reason": f"crash: {traceback.format_exc()[-400:]}"}
+    row["raced"] = [_design_name(draft.source) for draft in raced]
+    row["compiled"] = _compiled([draft.source for draft in raced]) if compiles else {}
+    if not programs:
+        return row | {"programs": {"recurrent": {"persistent kernel": 1}}, "drafts": {"cuda": len(drafts)}}
     row["programs"] = {name: _describe(program) for name, program in programs.items()}
     row["algebra"] = [step.rule for step in next(iter(programs.values())).rewrites]
     row["library"] = sorted({call.op for program in programs.values() for call in program.library_calls})
@@ -179,8 +209,13 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         if "programs" in row:
             families.update(next(iter(row["programs"].values())).keys())
+    raced = Counter(name for row in rows for name in set(row.get("raced", ())))
     rules = Counter(rule for row in rows for rule in set(row.get("algebra", ())))
-    for title, counter in (("family of stages", families), ("algebra", rules)):
+    for title, counter in (
+        ("family of stages", families),
+        ("raced design", raced),
+        ("algebra", rules),
+    ):
         lines += ["", f"| {title} | problems |", "|---|---|"]
         lines += [f"| {name} | {count} |" for name, count in counter.most_common()]
     reasons: dict[str, list[str]] = {}
@@ -201,6 +236,7 @@ def main() -> None:
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--mode", choices=["train", "eval"], default="train")
     parser.add_argument("--graphs", type=Path)
+    parser.add_argument("--compile", action="store_true", help="with nvcc, for KERNELPRO_CUDA_ARCH")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.graphs:
@@ -208,7 +244,7 @@ def main() -> None:
     rows = []
     for problem in find_problems(options.suite, options.level, options.ids, options.target, options.mode):
         start = time.monotonic()
-        row = survey(problem, options.target, options.graphs)
+        row = survey(problem, options.target, options.graphs, options.compile)
         rows.append(row | {"seconds": round(time.monotonic() - start, 2)})
         print(f"{row['problem']}: {row.get('reason') or row['programs']}"[:200], flush=True)
     if options.out:

@@ -53,6 +53,7 @@ PLAYBOOK = (
     ("fusion", "codegen"),
     ("cpp", "triton", "forms"),
     ("cuda",),
+    ("recurrent",),
     ("playbook",),
 )
 ROOTS = {"": PACKAGES, "lab": LAB, "authors.playbook": PLAYBOOK}

@@ -126,3 +126,13 @@ def test_all_steps_are_right_on_a_gpu(name: str) -> None:
     with torch.no_grad():
         for output, expected in zip(kernel(*inputs), model(*inputs), strict=True):
             torch.testing.assert_close(output, expected, atol=4e-3, rtol=0)
+
+
+def test_long_sequences_are_traced_at_once_and_torch_is_left_as_it_was() -> None:
+    kernels = {name: dict(getattr(torch.ops.aten, name).input.py_kernels) for name in ("lstm", "gru")}
+    task = make_task("self.m(a)[1]", "torch.randn(100000, 3, 24)", "self.m = nn.GRU(24, 128)")
+    found = find_network(operator_graph_of(task))
+    assert found and found.steps == 100000
+    for name, before in kernels.items():
+        assert getattr(torch.ops.aten, name).input.py_kernels == before
+    assert torch.nn.GRU(2, 3)(torch.ones(4, 1, 2))[0].isfinite().all()

@@ -8,7 +8,8 @@
 6. schedule/   describes how a program is executed (its design), and the moves from one design to the next.
 7. codegen/    holds what all backends share: printing expressions, and the Python module around a kernel.
 8. cpp/, triton/, cuda/   are the backends: they write a program with a design as a candidate's source file.
-9. playbook.py is the author: seeds, moves chosen by findings, and simpler designs after a failure.
+9. recurrent/  writes recurrent networks, whose steps depend on each other, by a template of its own.
+10. playbook.py is the author: seeds, moves chosen by findings, and simpler designs after a failure.
 
 To add a language, write a `Backend` (codegen/backend.py) and add it to BACKENDS in playbook.py. It must write
 every `Stage` as ir/stages.py defines it: reductions with and without guards, stores, scans, totals, epilogues

@@ -17,6 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from kernelpro.lab import garbage, tree
 from kernelpro.lab.tasks.batches import Resizing
 from kernelpro.lab.tasks.parameters import constant_of
+from kernelpro.lab.tasks.recurrent_shapes import traced_by_shape
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Node
 
@@ -97,6 +98,7 @@ def _export(reference: Reference, arguments: tuple[Any, ...]) -> ExportedProgram
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
             garbage.paused(),  # the first call imports torch's compilers
+            traced_by_shape(),
         ):
             warnings.simplefilter("ignore")  # torch.export also prints graphs that it cannot trace
             program = torch.export.export(reference.model(), arguments, strict=False)
