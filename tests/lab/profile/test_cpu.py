@@ -296,6 +296,24 @@ def test_x86_code_is_read_like_arm() -> None:
     assert list(column.lines) == ["kernel.cpp:9"]
 
 
+def test_single_lanes_are_stored_and_loaded_on_x86() -> None:
+    text = """
+0000000000000100 <f>:
+ 100:\tvmovups xmm0,XMMWORD PTR [rdi]
+ 104:\tvmovss DWORD PTR [rdx],xmm0
+ 108:\tvextractps DWORD PTR [rdx+rcx*1],xmm0,0x1
+ 10e:\tvinsertps xmm1,xmm1,DWORD PTR [rsi+rcx*1],0x10
+ 114:\tadd    rdx,r8
+ 117:\tadd    rsi,r8
+ 11a:\tadd    rdi,0x10
+ 11e:\tcmp    rdi,r9
+ 121:\tjne    100 <f>
+"""
+    loop = cpu_code.analyze_function("kernel.so", "f", cpu_code.parse(text, arm=False)["f"]).loops[0]
+    assert (loop.strided, loop.strided_stores, loop.streamed) == (3, 2, 1)
+    assert loop.mix["store"] == 2 and loop.mix["load"] == 2
+
+
 def test_blocks_out_of_line_are_not_loops() -> None:
     text = """
 0000000000000100 <f>:

@@ -118,7 +118,7 @@ def _loop_part(loop: CpuLoop) -> PartKind:
         return "math_functions"
     if loop.count("integer_division"):
         return "divisions"
-    if loop.indirect and not loop.updates:
+    if loop.indirect and not loop.updates and not loop.count("atomic"):
         return "indirect_access"
     if loop.strided and 4 * loop.strided_bytes >= loop.streamed_bytes:
         return "strided_access"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account.cpu import effective_threads
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import CpuRun, Evidence
 
@@ -52,12 +53,17 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             advice=_WITHOUT_NATIVE,
         )
     single = calls is not None and calls < _ONE_CALL
+    left = 1 - outside
+    threads = effective_threads(context.cpu)
+    if not single and threads:  # one call distributes the work over all cores
+        left *= threads / context.cpu.cores
     reason = "Python around its one call" if single else "Python, argument conversion, views and allocations"
     return Match(
         evidence=evidence,
         cause=f"{outside:.0%} of the time is spent around the native code: {reason}",
-        saved_share=outside,
-        basis=f"native code takes {1 - outside:.0%} of the time and remains",
+        saved_share=1 - left,
+        basis=f"native code takes {1 - outside:.0%} of the time and remains"
+        + ("" if single else f"; on all cores, {left:.0%}"),
         advice=_single_call_advice(run, context.profile.source) if single else _SEVERAL_CALLS,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from kernelpro.diagnose.account.cpu import system_share
@@ -15,6 +16,9 @@ from kernelpro.records.cpu_profile import Sweep
 MIN_PASS_SHARE = 0.05
 """Share of the time from which a loop counts as a pass over the data."""
 _INTERPRETED = 0.15
+_COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
+_COPIED = 0.1
+"""Share of a call in copies of tensors, from which its page faults are theirs: their memory is fresh."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -33,7 +37,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     places = ", ".join(dict.fromkeys(sweep.where or plain_name(sweep.function) for sweep in passes))
     torch = f"; torch operators and copies take {library:.0%}" if library >= MIN_PASS_SHARE else ""
-    left = _without_faults(weights, system_share(context.cpu))
+    faults = system_share(context.cpu)
+    copied = faults >= MIN_PASS_SHARE and _copied_share(context.cpu) >= _COPIED
+    left = [(1 - faults) * weight for weight in weights] if copied else _without_faults(weights, faults)
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -42,11 +48,21 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
-        saved_share=1 - system_share(context.cpu) - max(left),
+        saved_share=1 - (0.0 if copied else faults) - max(left),
         basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(left):.0%} "
         "of the time" + (" without page faults" if left != weights else ""),
         where=passes[0].where if passes else "",
+        claims=(*DIAGNOSTIC.claims, "operating_system") if copied else None,
     )
+
+
+def _copied_share(cpu: CpuProfile) -> float:
+    """Share of a call in the torch operator that copies a tensor; several are a chain of their own."""
+    run = cpu.dynamic
+    copies = [operator for operator in run.operators or () if _COPIES.fullmatch(operator.name)]
+    if not run.best_ms or sum(operator.count for operator in copies) != 1:
+        return 0.0
+    return copies[0].ms / run.best_ms
 
 
 def _with_called(cpu: CpuProfile) -> list[Sweep]:

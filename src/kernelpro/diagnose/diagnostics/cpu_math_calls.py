@@ -30,6 +30,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     lanes, in_libm = context.cpu.lanes, context.cpu.shares.libm
     loops = [loop for loop in context.cpu.loops if loop.math and loop.share > 0]
     share = min(1.0, in_libm + sum(loop.share for loop in loops))
+    stubs = context.cpu.shares.native - sum(function.share for function in context.cpu.functions)
+    share = min(1.0, share + max(0.0, stubs))
     if not loops or share < MIN_SHARE:
         return None
     names = sorted({name for loop in loops for name in loop.math})

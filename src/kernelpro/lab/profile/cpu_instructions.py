@@ -22,6 +22,8 @@ _ARM_LOAD, _ARM_STORE = re.compile(r"(ld|prf)\w*"), re.compile(r"st\w*")
 _LANE = re.compile(r"\}\[\d+\]")
 _SHAPE = re.compile(r"\bv\d+\.(\d+)([bhsd])\b")
 _SCALABLE = re.compile(r"\bz\d+\.([bhsd])\b")
+_X86_LANE = re.compile(r"v?insertps|v?extractps|v?p(insr|extr)[dq]")
+"""Loads or stores one lane of a vector, if an operand is in memory."""
 _X86_BITS = {"xmm": 128, "ymm": 256, "zmm": 512}
 _X86_FULL_NAMES = {f"e{r}": f"r{r}" for r in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _X86_NO_RESULT = re.compile(r"cmp|test|v?u?comi\w+|j\w+|ret|nop\w*|push|prefetch\w*|call")
@@ -106,12 +108,11 @@ class CpuInstruction:
             kinds.add("integer_division")
         elif re.fullmatch(r"v?cvt(ss2sd|sd2ss|ps2pd|pd2ps)x?", name):
             kinds.add("convert")
-        elif re.search(r"gather|scatter", name) or (
-            re.fullmatch(r"v?insertps|v?pinsr[dq]", name) and "[" in text
-        ):
+        elif re.search(r"gather|scatter", name) or (_X86_LANE.fullmatch(name) and "[" in text):
             kinds.add("gather")
         if "[" in text and name not in ("lea", "nop", "nopw"):
-            kinds.add("store" if self.operands and "[" in self.operands[0] and "mov" in name else "load")
+            stores = "mov" in name or "extr" in name or "scatter" in name
+            kinds.add("store" if stores and "[" in self.operands[0] else "load")
         return kinds
 
     @cached_property
