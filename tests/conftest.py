@@ -120,6 +120,7 @@ TOGETHER = (
     "suites/test_judge_suite.py",
     "suites/test_problems.py",
     "suites/test_published.py",
+    "suites/test_racing_bench.py",
     "suites/test_statistics.py",
     "test_api.py",
     "test_architecture.py",

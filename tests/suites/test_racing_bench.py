@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import in_process
+from in_process import WarmCommand
 
 from kernelpro.engine.store import RunStore
 
@@ -21,7 +21,7 @@ def get_init_inputs():
 """
 
 
-def test_the_playbooks_designs_race_and_one_is_judged(tmp_path: Path) -> None:
+def test_the_playbooks_designs_race_and_one_is_judged(tmp_path: Path, warm_kernelpro: WarmCommand) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "1_norm.py").write_text(TASK)
     options = "--target cpu --quick --no-baseline compile --no-compile-seed --author playbook --race 1"
@@ -34,7 +34,7 @@ def test_the_playbooks_designs_race_and_one_is_judged(tmp_path: Path) -> None:
         *options.split(),
         *spending.split(),
     ]
-    done = in_process.kernelpro(*words)
+    done = warm_kernelpro(*words)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["status"] == "passed" and row["author"] == "playbook" and row["language"] == "cpp"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from in_process import WarmCommand
 
 from kernelpro.cli.doctor import calibration_text
 from kernelpro.lab.energy.counter import CpuSensors, NoEnergyCounter, RaplCounter, find_counter
@@ -255,9 +256,9 @@ def test_calibration_finds_the_update_period_and_the_power_of_a_load(tmp_path: P
     )
 
 
-def test_doctor_reports_the_calibration_or_why_there_is_none() -> None:
-    command = [sys.executable, "-m", "kernelpro", "doctor", "--energy", "--target", "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.together
+def test_doctor_reports_the_calibration_or_why_there_is_none(warm_kernelpro: WarmCommand) -> None:
+    done = warm_kernelpro("doctor", "--energy", "--target", "cpu")
     assert "Traceback" not in done.stderr
     if done.returncode == 0:
         assert "repeatability" in done.stdout
