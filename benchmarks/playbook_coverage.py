@@ -34,7 +34,7 @@ from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.authors.playbook.schedule.passes import is_elementwise, scans_of
 from kernelpro.authors.playbook.triton.elementwise import find_transpose
 from kernelpro.authors.playbook.triton.moves import rows_are_contiguous
-from kernelpro.engine.design_race import MAX_DESIGNS
+from kernelpro.engine.design_race import first_designs
 from kernelpro.lab import tree
 from kernelpro.lab.tasks import reference
 from kernelpro.lab.tasks.graph import operator_graph
@@ -168,7 +168,7 @@ def survey(problem: Problem, target: Target, cache: Path | None, compiles: bool 
     assignment = Assignment(0, "seed", problem.task, target, "tf32", 0.0, {}, graph=graph)
     try:
         drafts = Playbook().seed_drafts(assignment)
-        raced = Playbook().trusted_designs(assignment)[:MAX_DESIGNS]
+        raced = first_designs(Playbook().trusted_designs(assignment))
         programs = {} if find_network(graph) else programs_of(graph, target)
     except NoProposal as reason:
         return row | {"reason": str(reason)}

@@ -12,7 +12,9 @@ from authors.playbook_harness import make_task, operator_graph_of
 from engine.known_lab import KnownLab
 from engine.verdicts import verdict
 
+from kernelpro.authors.author import Draft
 from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.engine.design_race import first_designs
 from kernelpro.engine.loop import Engine
 from kernelpro.engine.store import RunStore
 from kernelpro.records import (
@@ -124,3 +126,9 @@ def test_a_resumed_run_does_not_race_again(tmp_path: Path) -> None:
     assert {step.action for step in store.steps()[4:]} == {"improve"}, (
         "the rest of the budget improves the winner"
     )
+
+
+def test_more_designs_race_if_some_are_cuda_graphs() -> None:
+    plain, graph = Draft("x = 1"), Draft("g = torch.cuda.CUDAGraph()")
+    assert len(first_designs([plain] * 20)) == 8
+    assert len(first_designs([plain] * 10 + [graph] * 10)) == 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelpro.authors.cuda_graph import MIN_OPERATORS
-from kernelpro.engine.task_facts import _graphed_seeds, _seeds
+from kernelpro.engine.task_facts import _graphed_seeds
 from kernelpro.records import BaselineSeed, Graph, Node, RunConfig, StudyData, Target, Task
 
 SEEDS = (
@@ -41,15 +41,3 @@ def test_short_tasks_nested_inputs_and_cpus_have_none() -> None:
 def test_a_task_whose_operators_cannot_be_read_is_captured_too() -> None:
     unread = StudyData(graph_error="recurrent", seeds=SEEDS)
     assert names(unread, compile=1.0, eager_tf32=0.5) == ["PyTorch in a CUDA graph"]
-
-
-def test_convolutions_search_in_a_race_alone() -> None:
-    """Designs of a race share a process: there, the first choice of an algorithm is that of all."""
-    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, w):\n"
-    source += "        return torch.convolution(x, w)\n"
-    data = StudyData(seeds=(BaselineSeed("compile", "torch.compile", source), SEEDS[1]), graph=study(1).graph)
-    for race, target, expected in ((0, "cuda", False), (1, "cuda", True), (1, "cpu", False)):
-        config = RunConfig(Task("class Model: pass"), target, "playbook", race=race)  # type: ignore[arg-type]
-        seeds = _seeds(config, data, {"compile": 1.0, "eager_tf32": 0.9})
-        assert ["cudnn.benchmark = True" in seed.source for seed in seeds] == [expected, False]
-        assert seeds[0].name == ("torch.compile with cuDNN's search" if expected else "torch.compile")

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 
 from kernelpro.authors.cuda_graph import MIN_OPERATORS, in_cuda_graph
-from kernelpro.authors.cudnn_search import with_cudnn_search
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig, StudyData, TaskFacts
@@ -41,7 +40,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         probe.work,
         study.graph,
         study.graph_error,
-        _seeds(config, study, baselines),
+        _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines),
         study.seed_errors,
         probe.shapes,
         study.other_graphs,
@@ -69,20 +68,6 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
         return result.data
     error = result.error or "the task could not be studied"
     return StudyData(graph_error=error, seed_errors=error)
-
-
-def _seeds(config: RunConfig, study: StudyData, baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
-    """The first candidates. In a race on a GPU all that call convolutions search for cuDNN's fastest
-    algorithm: they share a process, where the first search decides for all."""
-    seeds = _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines)
-    if not config.race or config.target != "cuda":
-        return seeds
-    return tuple(map(_searching, seeds))
-
-
-def _searching(seed: BaselineSeed) -> BaselineSeed:
-    source = with_cudnn_search(seed.source)
-    return BaselineSeed(seed.baseline, f"{seed.name} with cuDNN's search", source) if source else seed
 
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.cuda_graph import in_cuda_graph
-from kernelpro.authors.cudnn_search import with_cudnn_search
 from kernelpro.authors.playbook.ir.stages import Program, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
@@ -60,8 +59,6 @@ def module_source(
     results = ", ".join(program.outputs)
     lines += [f"        return {results}" if program.single_output else f"        return ({results},)"]
     text = "\n".join(lines) + "\n"
-    if design.language != "cpp" and any(call.op.startswith("conv") for call in program.library_calls):
-        text = with_cudnn_search(text) or text
     return (in_cuda_graph(text) or text) if design.graph else text
 
 
