@@ -95,7 +95,11 @@ def _claims(finding: Finding, part: AccountPart) -> bool:
     kinds = (*finding.claims, "not_counted") if finding.claims else ()
     if any(kind in NATIVE_PARTS for kind in kinds):
         kinds = (*kinds, "idle_cores")
-    return part.part in kinds and (finding.level == "system" or finding.kernel in ("", part.kernel))
+    if part.part not in kinds:
+        return False
+    if finding.claims_of:
+        return part.kernel in ("", *finding.claims_of)
+    return finding.level == "system" or finding.kernel in ("", part.kernel)
 
 
 def unexplained(

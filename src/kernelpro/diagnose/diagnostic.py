@@ -93,6 +93,8 @@ class Match:
     """The kernel that a system diagnostic refers to, if it is one."""
     claims: tuple[PartKind, ...] | None = None
     """Parts that this match's remedy removes; None: the diagnostic's own."""
+    claims_of: tuple[Kernel, ...] = ()
+    """The kernels that the remedy of a system diagnostic removes: it claims no parts of others."""
     to_floor: bool = False
     """`saved_share` is the distance to the floor: what good kernels reach does not limit it (CPU)."""
 
@@ -319,6 +321,7 @@ class DiagnosticContext:
             match.where,
             objective=diagnostic.objective,
             claims=claims if diagnostic.objective == "speed" else (),
+            claims_of=tuple(display_name(kernel, self.profile.kernels) for kernel in match.claims_of),
         )
 
 

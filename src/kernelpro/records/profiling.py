@@ -316,6 +316,8 @@ class Finding(Record):
     """The unit of the gain: speed, or energy at the same speed."""
     claims: tuple[PartKind, ...] = ()
     """Parts of the time account that the remedy reduces; for ranked causes, those that this call has."""
+    claims_of: tuple[str, ...] = ()
+    """The kernels whose parts it claims, beside those of no kernel; empty: of `kernel`, or of all kernels."""
     saves_ms: float = 0.0
     """What the remedy removes of a call's time once the findings before this one are fixed: these times add
     up."""

@@ -49,6 +49,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         basis=f"copies take {lost:.0f} of {call:.0f} us, with the waits they cause",
         advice=(_STAY, *_ADVICE) if host else _ADVICE,
         claims=None if kernels else ("copies", "gaps", "host"),
+        claims_of=tuple(kernels),
     )
 
 
