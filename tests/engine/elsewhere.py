@@ -114,13 +114,22 @@ class Elsewhere:
         return text
 
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run code that cannot import kernelpro."""
+        return self._run(BLOCKED + code, **environment)
+
+    def prepare(self, code: str) -> None:
+        """Run code that can."""
+        done = self._run(code)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
             "XDG_CACHE_HOME": str(self.folder / "cache")
         }
         said, complained = self.folder / "stdout", self.folder / "stderr"
         nest = _nest()
         assert nest.stdin and nest.stdout
-        asked = [BLOCKED + code, str(self.folder), clean | environment, str(said), str(complained)]
+        asked = [code, str(self.folder), clean | environment, str(said), str(complained)]
         print(json.dumps(asked), file=nest.stdin, flush=True)
         status = int(nest.stdout.readline())
         return subprocess.CompletedProcess(code, status, said.read_text(), complained.read_text())

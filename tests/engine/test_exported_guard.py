@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -227,7 +225,7 @@ def test_a_package_of_two_files_comes_along(elsewhere: Elsewhere) -> None:
         "        super().__init__()\n        self.w = torch.nn.Parameter(torch.randn(width))\n"
         "    def forward(self, x): return scaled(x * self.w)\n"
     )
-    subprocess.run([sys.executable, "-c", MAKE], cwd=elsewhere.folder, check=True, timeout=120)
+    elsewhere.prepare(MAKE)
     (elsewhere.folder / "project").rename(elsewhere.folder / "gone")
     assert elsewhere.passes(SELF_TEST).count(": kernel, ") == 3
     said = elsewhere.passes(
