@@ -113,6 +113,8 @@ class Tolerance:
     def _derive(
         self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int
     ) -> tuple[Limit | None, str]:
+        if distribution == ODD_ROWS and (reason := self._without_odd_rows(oracle)):
+            return None, reason
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "no floating-point input"
@@ -130,6 +132,8 @@ class Tolerance:
         separable = distribution != ODD_ROWS and not infinite
         elements = output_elements(truth)
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
+        if reason := _ill_conditioned(distribution, allowed):
+            return None, reason  # nothing that follows makes it smaller
         lower = self._lower(oracle, bits, form, leaves, truth) if separable else allowed
         samples = TOLERANCE_SAMPLES.get(distribution, 1)
         samples = samples if oracle.exact else min(samples, _MAX_HOST_SAMPLES)
@@ -138,19 +142,17 @@ class Tolerance:
             form, leaves = oracle.inputs(other, distribution)
             truth = oracle.expected(other, distribution)
             allowed = allowed.combine(self._allowed(oracle, precision, bits, form, leaves, truth))
+            if reason := _ill_conditioned(distribution, allowed):
+                return None, reason
         if distribution == ODD_ROWS:
             # the error of a sum, relative to the differences from the mean
             floor = OFFSET * _sum_error(leaves, sum(elements), oracle.reference.dtype())
             allowed = allowed.combine(Errors(floor, floor))
-            if not oracle.exact:
-                return None, "the oracle is not float64"
-            if self._products:  # logits of millions: whose softmax is right depends on the order of sums
-                return None, "it multiplies matrices"
             allowed = allowed.combine(_conditioning(oracle, form, leaves, truth))
             if not allowed.element <= _ILL_CONDITIONED_ELEMENT:
                 return None, f"the reference's own error is {allowed.element:.1%} for some elements"
-        if distribution != AS_GIVEN and not allowed.norm <= _ILL_CONDITIONED:
-            return None, f"the reference's own error is {allowed.norm:.1%}"
+        if reason := _ill_conditioned(distribution, allowed):
+            return None, reason
         if not separable:
             return Limit(UNSEPARATED * allowed.norm, 2 * UNSEPARATED * allowed.element, False), ""
         many = min(elements) >= _MANY
@@ -159,6 +161,13 @@ class Tolerance:
             min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
         )
         return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
+
+    def _without_odd_rows(self, oracle: Oracle) -> str:
+        """Why inputs with odd rows say nothing about this task; empty where they do."""
+        if not oracle.exact:
+            return "the oracle is not float64"
+        # logits of millions: whose softmax is right depends on the order of sums
+        return "it multiplies matrices" if self._products > 0 else ""
 
     def _allowed(
         self,
@@ -206,6 +215,13 @@ class Tolerance:
             return measure_errors(oracle.emulate(lower, form, leaves)[0], truth)
         cut = [round_to_bits(leaf, lower) if leaf.is_floating_point() else leaf for leaf in leaves]
         return measure_errors(oracle.compute_expected(form, cut), truth)
+
+
+def _ill_conditioned(distribution: str, allowed: Errors) -> str:
+    """Why the distribution says nothing about a kernel; empty where it does."""
+    if distribution == AS_GIVEN or allowed.norm <= _ILL_CONDITIONED:
+        return ""
+    return f"the reference's own error is {allowed.norm:.1%}"
 
 
 def _accumulation(leaves: list[torch.Tensor], written: int) -> float:

@@ -31,6 +31,8 @@ from kernelpro.records import BadInput
 
 _PIECE = 1 << 23
 """Elements that are rounded at once: rounding needs three times their size in float64."""
+_COMPARED_PIECE = 1 << 25
+"""Words that are compared at once: each comparison waits for the device."""
 _SIGNIFICANT = 53
 """Bits of a float64."""
 _WORTH_SECONDS = 0.02
@@ -421,8 +423,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one type and shape hold the same bytes, so that NaN equals itself."""
     x, y = as_bits(a), as_bits(b)
     return all(
-        torch.equal(x[first : first + _PIECE], y[first : first + _PIECE])
-        for first in range(0, len(x), _PIECE)
+        torch.equal(x[first : first + _COMPARED_PIECE], y[first : first + _COMPARED_PIECE])
+        for first in range(0, len(x), _COMPARED_PIECE)
     )
 
 
