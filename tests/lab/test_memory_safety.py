@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import product
 
@@ -95,6 +97,34 @@ def test_stores_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge, language: st
 @pytest.mark.parametrize("language", ["cuda", "triton", "load_inline_cuda"])
 def test_stores_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
     _require_found(gpu, language)
+
+
+def test_a_guarded_process_never_asks_its_allocator_about_memory() -> None:
+    """torch raises where a pluggable allocator is asked; in a process of its own, because it stays so."""
+    program = """
+import torch
+from kernelpro.lab.sandbox.cuda_guards import avoid_allocator_queries
+avoid_allocator_queries()
+torch.backends.cudnn.benchmark = True
+assert torch.backends.cudnn.benchmark is False
+with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+    assert torch.backends.cudnn.benchmark is False
+torch.backends.cudnn.deterministic = True
+assert torch.backends.cudnn.deterministic is True
+assert torch._C._cuda_memoryStats(0) == {}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.gpu
+def test_a_candidate_that_lets_cudnn_choose_is_guarded(gpu: GuardedJudge) -> None:
+    honest = write_kernel("triton", "output", "after", 0)
+    chooses = """
+torch.backends.cudnn.benchmark = True
+torch.nn.functional.conv2d(torch.ones(1, 3, 8, 8, device="cuda"), torch.ones(4, 3, 3, 3, device="cuda"))
+assert torch.cuda.memory_allocated() == 0
+"""
+    assert gpu.check(f"import torch\n{honest}\n{chooses}") == ""
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,17 @@ def test_a_candidate_that_has_the_device_while_its_inputs_are_written_is_not_bel
     assert has_head_start(both, "candidate", "base", {}) and "only after the clock" in compared(both).lie
 
 
+@pytest.mark.parametrize(
+    ("usual_ms", "took_ms", "disturbed"),
+    [(3.06, 3.15, False), (3.06, 3.20, True), (0.1, 0.14, False), (0.1, 0.16, True), (12.0, 12.14, True)],
+)
+def test_writing_that_takes_longer_by_less_than_a_switch_was_not_disturbed(
+    usual_ms: float, took_ms: float, disturbed: bool
+) -> None:
+    made = filled(proven(rounds(3.0, 3.0)), candidate=took_ms, base=usual_ms)
+    assert has_head_start(made, "candidate", "base", {}) is disturbed
+
+
 def test_where_no_call_is_sealed_clocks_are_compared_all_the_same() -> None:
     made = rounds(0.2, 0.3)
     made.samples = {

@@ -4,6 +4,9 @@ Needs no compiler: torch calls back into Python. A block is an allocation of the
 buffer, a margin. Blocks that torch frees keep their margins until they have been checked, and are used again
 only after that. A block that was allocated while a graph was captured is never used again: the graph writes
 to it in every replay.
+
+torch's pluggable interface answers no questions about free memory, so nothing may ask
+(`avoid_allocator_queries`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -47,10 +51,27 @@ class _Block:
         return {"before": self.base, "after": self.start + self.nbytes}
 
 
+def avoid_allocator_queries() -> None:
+    """Keep cuDNN from comparing algorithms (`torch.backends.cudnn.benchmark`), and let memory statistics be
+    empty: both ask the allocator, and raise under a pluggable one. A candidate that sets the flag then gets
+    cuDNN's first choice; a quarter of CUDA-L1's kernels set it."""
+    from torch.backends import ContextProp
+
+    def ignore(enabled: bool) -> None:
+        """In place of the flag's setter."""
+
+    bindings: Any = torch._C
+    settings: Any = type(torch.backends.cudnn)
+    bindings._set_cudnn_benchmark = ignore
+    settings.benchmark = ContextProp(bindings._get_cudnn_benchmark, ignore)  # type: ignore[no-untyped-call]
+    bindings._cuda_memoryStats = lambda device: {}
+
+
 class CudaGuards:
     """In the child, before CUDA starts: torch's CUDA allocator with guards, from now on."""
 
     def __init__(self) -> None:
+        avoid_allocator_queries()
         self._byte = FILLS[0]
         self._checked = False
         """Nothing has run since all margins were checked."""
