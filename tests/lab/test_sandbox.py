@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelpro.lab.sandbox import process as process_module
+from kernelpro.lab.sandbox import procfs
 from kernelpro.lab.sandbox.launcher import LEVELS, SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region
 from kernelpro.lab.sandbox.process import CannotStart, ResourceLimits, SandboxedProcess
@@ -89,7 +92,7 @@ def test_a_profiler_has_a_tmp_of_its_own(launcher: SandboxLauncher, tmp_path: Pa
 def test_what_many_children_need_is_imported_before_the_fork(launcher: SandboxLauncher) -> None:
     module = "torch._inductor.runtime.cache_dir_utils"  # asks for the folder of temporary files
     launcher.preload((module, "no_such_module"))
-    first = launcher.start("build", LIMITS)
+    first = launcher.start("build", LIMITS, preloaded=True)
     later = launcher.start("build", LIMITS)
     try:
         for process in (first, later):
@@ -98,6 +101,28 @@ def test_what_many_children_need_is_imported_before_the_fork(launcher: SandboxLa
     finally:
         first.kill()
         later.kill()
+
+
+def test_children_that_need_no_module_do_not_wait_for_its_import(fresh: SandboxLauncher) -> None:
+    fresh.preload(("torch._dynamo",))
+    process = fresh.start("build", LIMITS)
+    try:
+        assert attempt(process, "import sys; result = 'torch._dynamo' in sys.modules") == "False"
+    finally:
+        process.kill()
+
+
+def test_where_the_second_zygote_has_died_the_first_one_starts_children(fresh: SandboxLauncher) -> None:
+    fresh.preload(("json",))
+    fresh.start("build", LIMITS, preloaded=True).kill()
+    assert isinstance(fresh._zygote, subprocess.Popen)
+    for child in procfs.child_pids(fresh._zygote.pid):
+        os.kill(child, signal.SIGKILL)
+    while fresh._second and not fresh._second.has_died():
+        time.sleep(0.01)
+    process = fresh.start("build", LIMITS, preloaded=True)
+    assert attempt(process, "result = 'alive'") == "alive"
+    process.kill()
 
 
 def test_no_network(process: SandboxedProcess) -> None:

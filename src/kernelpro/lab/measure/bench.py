@@ -326,6 +326,7 @@ class Bench:
                 shared_fds=file_descriptors(regions, page),
                 environment=environment,
                 trusted_dirs=[cache],
+                preloaded=are_compiled(variants),
             )
         except BaseException:  # Ctrl-C too
             if regions is not self._candidate_regions:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class PreloadRequest:
-    """Modules that the zygote imports once, for all later children."""
+    """A second zygote that imports these modules. Its socket travels beside the request."""
 
     modules: tuple[str, ...]
 

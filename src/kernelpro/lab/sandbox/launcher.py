@@ -131,6 +131,25 @@ class _Fork:
         return self.poll(flags=0)
 
 
+class _SecondZygote:
+    """A fork of the zygote that has imported more modules, or is about to."""
+
+    def __init__(self, modules: tuple[str, ...], requests: socket.socket):
+        self.modules, self.requests = modules, requests
+        self.is_ready = False
+
+    def has_died(self) -> bool:
+        """Whether it has ended; also looks whether it is ready."""
+        try:
+            message = self.requests.recv(16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        self.is_ready = self.is_ready or message == b"ready"
+        return not message
+
+
 class SandboxLauncher:
     """Owns the zygote and asks it for children.
 
@@ -184,7 +203,7 @@ class SandboxLauncher:
             )
         theirs.close()
         self._requests, self._ready = ours, False
-        self._preloaded: set[tuple[str, ...]] = set()
+        self._second: _SecondZygote | None = None
 
     def _await_zygote(self) -> None:
         """Wait until the zygote has imported torch; replace one that has died."""
@@ -218,13 +237,24 @@ class SandboxLauncher:
         raise CannotStart(f"sandbox level {requested} does not work here ({'; '.join(reasons)})")
 
     def preload(self, modules: tuple[str, ...]) -> None:
-        """Let the zygote import modules, for all later children; returns at once. Children that are started
-        meanwhile wait for it."""
+        """Let a second zygote import modules, once; returns at once. Once it has, it starts all children."""
         with self._lock:
             self._await_zygote()
-            if modules not in self._preloaded:
-                self._requests.send(PreloadRequest(modules).dumps())
-                self._preloaded.add(modules)
+            if self._second is None or self._second.modules != modules:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    socket.send_fds(self._requests, [PreloadRequest(modules).dumps()], [theirs.fileno()])
+                if self._second:
+                    self._second.requests.close()
+                self._second = _SecondZygote(modules, ours)
+
+    def _socket(self, preloaded: bool) -> socket.socket:
+        """Where a launch request goes: to the second zygote once it is ready; at once if `preloaded`."""
+        if self._second and self._second.has_died():
+            self._second.requests.close()
+            self._second = None
+        second = self._second
+        return second.requests if second and (preloaded or second.is_ready) else self._requests
 
     def start(
         self,
@@ -236,8 +266,10 @@ class SandboxLauncher:
         trusted_dirs: list[str] | None = None,
         allowed_syscalls: tuple[str, ...] = (),
         private_tmp: bool = False,
+        preloaded: bool = False,
     ) -> SandboxedProcess:
-        """A new child in its own sandbox, ready for requests.
+        """A new child in its own sandbox, ready for requests. `preloaded`: it waits for the modules of
+        `preload`.
 
         With `trusted_dirs` the child may read everything and write below these paths: the same confinement,
         so that both sides of a timing pay the same for it, but with wider rights. See LaunchRequest for the
@@ -280,7 +312,7 @@ class SandboxLauncher:
         try:
             with self._lock:
                 fds = [theirs.fileno(), log_write, status_write, *shared_fds]
-                socket.send_fds(self._requests, [request.dumps()], fds)
+                socket.send_fds(self._socket(preloaded), [request.dumps()], fds)
         finally:
             theirs.close()
             os.close(log_write)
@@ -295,4 +327,6 @@ class SandboxLauncher:
         self._zygote.kill()
         self._zygote.wait()
         self._requests.close()
+        if self._second:
+            self._second.requests.close()
         self._folder.cleanup()

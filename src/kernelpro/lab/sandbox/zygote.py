@@ -5,9 +5,10 @@ sees a task, a seed or an input, and never starts CUDA, so that its forks are bl
 started with a scrubbed environment forks its zygote before it reads anything (`fork`): both share one import
 of torch.
 
-A request is one datagram: a PreloadRequest, or a LaunchRequest with file descriptors (control socket, log,
-status pipe, shared memory ...). The status pipe first carries the host PIDs of the child and of its guard
-(`pid N M`), and last the child's wait status (`exit N`).
+A request is one datagram: a PreloadRequest, for which the zygote forks a second one that imports more (five
+seconds for torch.compile, in which this one starts other children), or a LaunchRequest with file descriptors
+(control socket, log, status pipe, shared memory ...). The status pipe first carries the host PIDs of the
+child and of its guard (`pid N M`), and last the child's wait status (`exit N`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if torch.version.cuda or torch.version.hip:
         _warm_triton()
+    _serve(descriptor)
+
+
+def _serve(descriptor: int) -> None:
     _freeze()
     requests = socket.socket(fileno=descriptor)
     try:
@@ -63,11 +68,12 @@ def main(descriptor: int) -> None:
         if not data:
             return
         request = parse_request(data)
-        if isinstance(request, PreloadRequest):
-            _preload(request.modules)
-        elif os.fork() == 0:
+        if os.fork() == 0:
             requests.close()
-            _run_guard(request, fds)
+            if isinstance(request, PreloadRequest):
+                _run_second_zygote(request.modules, fds[0])
+            else:
+                _run_guard(request, fds)
         for fd in fds:
             os.close(fd)
 
@@ -106,15 +112,27 @@ def fork(descriptor: int, environment: dict[str, str], folder: str) -> int:
         os._exit(1)
 
 
+def _run_second_zygote(modules: tuple[str, ...], descriptor: int) -> None:
+    """Import modules, then serve launch requests on another socket; ends with the first zygote."""
+    try:
+        jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _preload(modules)
+        _serve(descriptor)
+    except BaseException:  # a forked process must never continue into the zygote's loop
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
 def _preload(modules: tuple[str, ...]) -> None:
-    """Import modules, for all later children too."""
+    """Import modules, for all later children."""
     # modules ask at import whether there is a GPU: the usual way starts CUDA, and no fork could use it then
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with garbage.paused():
         for name in modules:
             with contextlib.suppress(Exception):  # the child meets the same error, and reports it
                 importlib.import_module(name)
-    _freeze()
 
 
 def _warm_triton() -> None:
