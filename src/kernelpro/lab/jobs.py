@@ -19,7 +19,7 @@ from kernelpro.lab.energy.calibrate import calibrate
 from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
-from kernelpro.lab.measure.bench import Bench
+from kernelpro.lab.measure.bench import COMPILER_MODULES, Bench
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import is_memory_fault, locate_error
 from kernelpro.lab.sandbox import health
@@ -128,6 +128,8 @@ class JobRunner:
             if job.kind not in get_args(JobKind):
                 raise BadInput(f"job {job.id}: unknown kind {job.kind!r}")
             if job.kind == "environment":
+                if self._target(job) == "cuda":
+                    self._launcher.preload(COMPILER_MODULES)  # until the first task comes
                 return Result(job.id, data=describe_environment(self._target(job), self._launcher.level))
             if job.kind == "energy":
                 with self._device_held(job):
@@ -375,6 +377,11 @@ class JobRunner:
                 warm.judge = Judge(warm.bench, self.reporter(job))
                 warm.judge.prepare(_is_timed(job))
             warm.judge.report_to(self.reporter(job))
+            # a judge of one shape waits for its baselines as late as possible, one of several before the
+            # compilers of the next shape start
+            late = job.kind == "judge" and len(self._warm) == 1
+            if _is_timed(job) and not late and not warm.judge.not_scorable:
+                warm.judge.calibrate()
             judges.append(warm.judge)
         return judges
 

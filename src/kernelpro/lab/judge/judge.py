@@ -24,6 +24,7 @@ import torch
 
 from kernelpro.lab.energy.meter import EnergyMeter
 from kernelpro.lab.judge import memory_safety, own_work, probes, tripwires, wording
+from kernelpro.lab.judge.baseline_startup import BaselineStartup, start_baselines
 from kernelpro.lab.judge.candidate_state import CandidateState
 from kernelpro.lab.judge.decision import Facts, decide
 from kernelpro.lab.judge.memory_safety import GuardedCalls
@@ -68,7 +69,9 @@ class Judge:
         """Why the task cannot be scored; None where it can."""
         self._teardown_threads: list[threading.Thread] = []
         self._preparation_seconds: dict[str, float] = {}
+        self._startup: BaselineStartup | None = None
         self._baselines: Baselines | None = None
+        """Once they are calibrated."""
         self._energy_meter: EnergyMeter | None = None
         self._unseen: UnseenCall | None = None
 
@@ -84,8 +87,8 @@ class Judge:
 
     @property
     def baselines(self) -> Baselines:
-        """The baselines, once `prepare` has started them."""
-        assert self._baselines, "prepare comes first"
+        """The baselines, after `calibrate`."""
+        assert self._baselines, "calibrate comes first"
         return self._baselines
 
     @property
@@ -100,14 +103,14 @@ class Judge:
     # --- preparation ---------------------------------------------------------------------------------
 
     def prepare(self, timed: bool = True) -> None:
-        """Everything that is done once for a task, on an open bench. Raises BadInput.
+        """Everything that is done once for a task, on an open bench, but `calibrate`. Raises BadInput.
 
         If not `timed`, only finds out whether the task can be scored.
         """
         bench, clock = self.bench, self.bench.preparation
         at_once = timed and not bench.plan.layout.takes_turns
         if at_once:
-            self._prepare_baselines()
+            self._startup = start_baselines(bench, self.notes)
             bench.start_spares()
         if timed:
             with clock("guards"):
@@ -125,17 +128,11 @@ class Judge:
             seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
             self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
         bench.oracle.keep_one_model()
-        if timed and self.not_scorable is None:
-            if not at_once:
-                bench.free_own_memory()
-                self._prepare_baselines()
-            self._calibrate()
+        if timed and self.not_scorable is None and not at_once:
+            bench.free_own_memory()
+            self._startup = start_baselines(bench, self.notes)
+            self.calibrate()
         self._preparation_seconds = clock.seconds()
-
-    def _prepare_baselines(self) -> None:
-        with self.bench.preparation("start baselines"):
-            self._start_baselines()
-        self._runner = RoundRunner(self.bench, self.baselines, self._check)
 
     def _draw_verification_inputs(self) -> list[tuple[int, str]]:
         """Seeds and distributions: new seeds, but for spikes those from which the limit was derived
@@ -146,37 +143,36 @@ class Judge:
             for name in names
         ]
 
-    def _start_baselines(self) -> None:
-        """Start the reference in its sandbox; it compiles while the judge derives the tolerance."""
-        bench, options = self.bench, self.options
-        variants = [name for name in options.baselines if bench.target == "cuda" or name != "eager_tf32"]
-        if not any(name.startswith("eager") for name in variants):
-            variants.insert(0, "eager_fp32")
-        self._baselines = Baselines(
-            bench.start_reference(variants),
-            variants,
-            bench.output_spec,
-            bench.inputs,
-            options.build_timeout,
-            options.call_timeout,
-            self.notes,
-        )
-        self._baselines.start_compiling(bench.start_request(), *bench.loader.reference_request())
+    def calibrate(self, candidate: Candidate | None = None) -> None:
+        """Time the baselines, once for a task and effort. Raises BadInput.
 
-    def _calibrate(self) -> None:
-        clock = self.bench.preparation
+        `candidate`: is called once while compilers take long: one that never ends is rejected before they are
+        done.
+        """
+        if self._baselines is None:
+            self._calibrate(candidate)
+            self._preparation_seconds = self.bench.preparation.seconds()
+        else:
+            self._calibrate_enough()
+
+    def _calibrate(self, candidate: Candidate | None) -> None:
+        bench, clock, startup = self.bench, self.bench.preparation, self._startup
+        assert startup, "prepare comes first"
         with clock("compile baselines"):
             self._report("waiting for the baselines to compile")
-            self.baselines.await_compilers()
-        self.bench.await_spares()
+            if candidate and startup.will_take_long():
+                self._report("trying a call while the baselines compile")
+                startup.try_meanwhile(candidate)
+            startup.wait()
         with clock("tune baselines"):
-            self.baselines.warm_up(self.bench.new_seed())
+            baselines = startup.finish()
+            baselines.warm_up(bench.new_seed())
+        self._baselines, self._runner = baselines, RoundRunner(bench, baselines, self._check)
         with clock("calibrate"):
             self._calibrate_enough()
         # no baseline beats the floor: one that does shows that a ceiling was measured too low
-        self.bench.floor_ms = min(
-            self.bench.floor_ms, *(self.baselines.time_ms(name).value for name in self.baselines.variants)
-        )
+        times = (baselines.time_ms(name).value for name in baselines.variants)
+        bench.floor_ms = min(bench.floor_ms, *times)
 
     def _calibrate_enough(self) -> None:
         """Run the calibration rounds that the current effort requires and that are still missing."""
@@ -209,13 +205,13 @@ class Judge:
     def _judge(self, state: CandidateState, known_machine_code: Collection[str]) -> Verdict:
         candidate, clock = state.candidate, state.clock
         tripwires.inspect(candidate.source, self.options.disabled_tripwires)
-        self._calibrate_enough()
         self._report("building")
         with clock("build"):
             artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
             state.machine_code = fingerprint(candidate.source, artifacts)
         if state.machine_code and state.machine_code in known_machine_code:
             raise DuplicateMachineCode(state.machine_code)
+        self.calibrate(candidate)
         self._report("loading")
         guarded = GuardedCalls(self.bench, self._verification_inputs) if self.options.guards else None
         try:
@@ -482,6 +478,6 @@ class Judge:
         self.wait_for_teardown()
         if self._energy_meter:
             self._energy_meter.close()
-        if self._baselines:
-            self._baselines.close()
+        if self._startup:
+            self._startup.close()
         self.bench.close()

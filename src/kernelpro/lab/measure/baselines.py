@@ -8,7 +8,7 @@ by ratios measured here in interleaved rounds, with an A/A control (the anchor a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,22 +61,34 @@ class Baselines:
                 f"the reference cannot be loaded in a process of its own: {error.reason}"
             ) from None
 
+    def are_compiled(self) -> bool:
+        """Whether `await_compilers` would return at once."""
+        return self._reply is not None or self.participant.process.channel.has_data()
+
     def await_compilers(self) -> None:
         """Wait until the variants are compiled, or until a compiler has to measure on the device: it waits
-        for `warm_up` then."""
-        self._reply = self._receive("compile_variants")
-
-    def warm_up(self, seed: int) -> None:
-        """Let compilers measure, then call every variant once; nothing else may use the device meanwhile. A
-        variant that failed is left out, with a note."""
+        for `finish_compiling` then."""
         if self._reply is None:
-            self.await_compilers()
+            self._reply = self._receive("compile_variants")
+
+    def finish_compiling(self) -> Collection[str]:
+        """Let compilers measure; nothing else may use the device meanwhile. Returns the variants that
+        failed."""
+        self.await_compilers()
         if self._reply and self._reply.get("tuning"):
+            self._reply = None
             self.participant.send({"op": "tune"})
             self.await_compilers()
             self._receive("tune")
         assert self._reply
+        failed: dict[str, str] = self._reply["failed"]
+        return failed.keys()
+
+    def warm_up(self, seed: int) -> None:
+        """Call every variant once, after `finish_compiling`; nothing else may use the device meanwhile. A
+        variant that failed is left out, with a note."""
         reply = self._reply
+        assert reply
         self.seeds = reply["seeds"]
         for variant, reason in reply["failed"].items():
             if variant.startswith("eager") and "out of memory" in reason.lower():

@@ -47,7 +47,7 @@ from kernelpro.lab.tasks import batches, paths, work
 from kernelpro.lab.tasks.reference import Reference, unload
 from kernelpro.records import BadInput, Candidate, Options, Target, Task
 
-_COMPILER_MODULES = (
+COMPILER_MODULES = (
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "torch._functorch._aot_autograd.autograd_cache",
@@ -94,7 +94,7 @@ class Bench:
                     )
                 device_memory.avoid_fragmentation()
                 if are_compiled(self.options.baselines):
-                    self.launcher.preload(_COMPILER_MODULES)  # meanwhile; on a CPU it would disturb ceilings
+                    self.launcher.preload(COMPILER_MODULES)  # meanwhile; on a CPU it would disturb ceilings
                 torch.zeros(1, device="cuda")
             self._ballast = device_memory.Ballast(self.target)
             self.seed = secrets.randbits(48)
@@ -310,17 +310,23 @@ class Bench:
     def start_reference(self, variants: Collection[str], buffer_sets: int | None = None) -> Participant:
         """A process for the reference, which may keep its compilers' caches; with buffers for inputs, or
         none."""
+        regions = self.reference_regions(buffer_sets)
+        try:
+            return self.launch_reference(variants, regions)
+        except BaseException:  # Ctrl-C too
+            if regions is not self._candidate_regions:
+                self.release_regions(regions)
+            raise
+
+    def launch_reference(self, variants: Collection[str], regions: list[Region]) -> Participant:
+        """The same with these buffers. Thread-safe."""
         cache = compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         if are_compiled(variants):
-            self.launcher.preload(_COMPILER_MODULES)
+            self.launcher.preload(COMPILER_MODULES)
         environment = caches | thread_variables() | paths.child_environment()
-        regions, page = self._reference_regions(buffer_sets), self._completion_page()
+        page = self._completion_page()
         try:
-            if regions:
-                self._fill_regions(regions)
-            if self.plan.layout.takes_turns:
-                self.free_own_memory()  # compilers need as much as a call
             process = self.launcher.start(
                 "baseline",
                 shared_fds=file_descriptors(regions, page),
@@ -329,8 +335,6 @@ class Bench:
                 preloaded=are_compiled(variants),
             )
         except BaseException:  # Ctrl-C too
-            if regions is not self._candidate_regions:
-                self.release_regions(regions)
             if page:
                 page.close()
             raise
@@ -339,12 +343,20 @@ class Bench:
     def _completion_page(self) -> CompletionPage | None:
         return CompletionPage() if self.target == "cuda" else None
 
-    def _reference_regions(self, count: int | None) -> list[Region]:
-        """New buffers; by plan (`count` None) as many as fit, or the candidate's own."""
+    def reference_regions(self, count: int | None = None) -> list[Region]:
+        """New buffers with inputs in them; by plan (`count` None) as many as fit, or the candidate's own."""
         if count is None and self._shares_regions:
             self._require_candidate_regions()
-            return self._candidate_regions
-        return self._allocate_regions(self.plan.layout.baseline_sets if count is None else count)
+            regions = self._candidate_regions
+        else:
+            regions = self._allocate_regions(self.plan.layout.baseline_sets if count is None else count)
+        if regions:
+            self._fill_regions(regions)
+        if regions and self.target == "cuda":
+            regions[0].supports_gate()  # in this thread; another one may launch the process
+        if self.plan.layout.takes_turns:
+            self.free_own_memory()  # compilers need as much as a call
+        return regions
 
     @property
     def _shares_regions(self) -> bool:
@@ -383,10 +395,10 @@ class Bench:
             return spare
         return self._start_process(role, self._candidate_regions, None, allowed_syscalls)
 
-    def start_spares(self) -> None:
+    def start_spares(self, roles: Collection[str] = ("candidate", "guarded")) -> None:
         """Start the processes of the next candidate while the task is prepared."""
         if self.target == "cuda" and not self.options.memory_gib:
-            for role in ("candidate", "guarded"):
+            for role in roles:
                 self._spares.begin(role, partial(self._start_process, role, [], None))
 
     def await_spares(self) -> None:

@@ -93,6 +93,7 @@ class Region:
         self.device, self.nbytes = device, nbytes
         self.fd: int | None = None
         self.handle = ""
+        self._has_gate: bool | None = None
         page, gate_bytes = (gpu.PAGE_BYTES, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
         size = -(-(nbytes + gate_bytes) // page) * page  # memory is shared in whole pages
         self.gate_offset = size - gate_bytes
@@ -109,12 +110,14 @@ class Region:
             self.raw = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
 
     def supports_gate(self) -> bool:
-        """Whether this device can open the gate."""
-        try:
-            self.open_gate(0)
-        except gpu.GpuError:
-            return False
-        return True
+        """Whether this device can open the gate. The first call needs a thread that has used CUDA."""
+        if self._has_gate is None:
+            try:
+                self.open_gate(0)
+                self._has_gate = True
+            except gpu.GpuError:
+                self._has_gate = False
+        return self._has_gate
 
     def open_gate(self, value: int) -> None:
         """Set the gate to `value` after all earlier work of the current stream."""
