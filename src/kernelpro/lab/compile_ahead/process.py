@@ -1,8 +1,9 @@
 """The process that compiles references ahead (compilers.py): requests on stdin, answers on stdout.
 
 torch.compile runs on fake tensors: it traces, generates and compiles code for the device, and stops before
-the first call. Where the compiler wants to benchmark on the device, it is stopped: another task may be timed
-there. The judge then compiles that reference itself.
+the first call. Where the compiler wants to benchmark on the device (whether to pad a matrix product), it is
+stopped: another task may be timed there. The judge then compiles that reference itself; its kernels are
+compiled here all the same, for the caches (`_fill_caches`).
 """
 
 from __future__ import annotations
@@ -116,7 +117,13 @@ def _compile(request: AheadRequest) -> AheadResult:
             seconds = {"memory": round(time.monotonic() - started, 3)}
             started = time.monotonic()
             _set_precision(task, model, inputs, device)
-            seed, reason = _seed(task, model, inputs, result, device)
+            try:
+                seed, reason = _seed(task, model, inputs, result, device)
+            except torch._dynamo.exc.BackendCompilerFailed as error:
+                if not isinstance(error.inner_exception, _NeedsDevice):
+                    raise
+                seed, reason = "", str(error.inner_exception)
+                _fill_caches(task, model, inputs, result, device)
             seconds["compile"] = round(time.monotonic() - started, 3)
             started = time.monotonic()
             study = _study(task, model, inputs, device)
@@ -231,6 +238,30 @@ def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -
             return "", str(reason)
     finally:
         CompiledFxGraph.__call__ = original  # type: ignore[method-assign]
+
+
+def _fill_caches(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -> None:
+    """Compile the reference as if no matrix product were padded.
+
+    Code is cached by what it was compiled from: the judge, which lets the compiler benchmark, finds all of it
+    where nothing is padded, and most of its kernels elsewhere. The cache of whole traces does not depend on
+    what the compiler measures, and must not learn this guess.
+    """
+    import torch
+    from torch._functorch import config
+    from torch._inductor.fx_passes import pad_mm
+
+    if not hasattr(pad_mm, "_should_pad"):
+        return
+    torch._dynamo.reset()
+    padding: Any = pad_mm
+    original = padding._should_pad
+    padding._should_pad = lambda *_, **__: False
+    try:
+        with config.patch(enable_autograd_cache=False), contextlib.suppress(Exception):
+            _seed(task, model, inputs, result, device)
+    finally:
+        padding._should_pad = original
 
 
 def _storage_key(tensor: Any) -> tuple[Any, ...]:
