@@ -272,8 +272,9 @@ class Judge:
     def _with_memory_safety(self, state: CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
         """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
         self._report("checking for writes out of bounds")
-        if self.bench.plan.layout.takes_turns:
+        if self.bench.plan.layout.takes_turns or not self.bench.has_room_for_a_call():
             self.wait_for_teardown()  # its memory is needed
+            self.bench.free_own_memory()
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check, state.keep_own_values)
             unseen = guarded.try_unseen(self._unseen)

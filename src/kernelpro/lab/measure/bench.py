@@ -57,6 +57,7 @@ _MAX_PLANS = 4
 """A plan whose float64 run takes more memory than it assumed is made again with what that run took."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
+_ROOM_FACTOR = 2  # a guarded call takes more than the reference: margins, buffers that are used once
 
 
 class Bench:
@@ -193,6 +194,7 @@ class Bench:
         """Fit everything to the memory that is there, and decide how the oracle computes. Raises BadInput."""
         # what this process holds now is part of the plan
         self.free_own_memory()
+        self._call_bytes = sizes.peak
         held = torch.cuda.memory_allocated() if self.target == "cuda" else sizes.parameters
         free = device_memory.free_bytes(self.target, held)
         sliceable, fits = True, False
@@ -251,6 +253,10 @@ class Bench:
         self.turns.take(None)
         if self.target == "cuda":
             torch.cuda.empty_cache()
+
+    def has_room_for_a_call(self) -> bool:
+        """Whether another process can load the candidate and call it, beside all that is there now."""
+        return self.target == "cpu" or torch.cuda.mem_get_info()[0] > _ROOM_FACTOR * self._call_bytes + GB
 
     @property
     def flush_bytes(self) -> int:
