@@ -32,7 +32,7 @@ import torch
 
 from kernelpro.authors.author import Assignment
 from kernelpro.authors.playbook.playbook import Playbook
-from kernelpro.authors.playbook.schedule.design import parse_design
+from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.lab.tasks import parameters
 from kernelpro.records import Graph, Task
 
@@ -151,7 +151,8 @@ class Trial:
         assignment = Assignment(0, "seed", self.task, "cuda", "tf32", 0.0, {}, graph=self.graph)
         seen = set()
         for number, draft in enumerate(Playbook().seed_drafts(assignment)):
-            design = parse_design(draft.source)
+            is_recurrent = "# playbook:" not in draft.source
+            design = Design("cuda", (), form="recurrent") if is_recurrent else parse_design(draft.source)
             key = (design.form, design.language)
             if key in seen or (design.language == "cuda" and design.form == "channels_last"):
                 continue
