@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +52,57 @@ def shared(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.share_memory_()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_all_steps_are_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], tuple[Any, Any, list[torch.Tensor]]]:
+    """Builds the model of a case, its kernel and inputs; what kernels write is shared between processes."""
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     monkeypatch.setattr(runtime, "cuda", compiler(tmp_path))
-    task = CASES[name]
-    names: dict[str, Any] = {}
-    exec(task.source, names)
-    torch.manual_seed(1)
-    model, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
-    candidate: dict[str, Any] = {}
-    exec(draft_of(task), candidate)
-    kernel = candidate["ModelNew"]()
-    kernel.load_state_dict(model.state_dict())
-    full, empty_like = torch.full, torch.empty_like
-    monkeypatch.setattr(torch, "full", lambda *a, **k: shared(full(*a, **k)))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: shared(empty_like(*a, **k)))
+
+    def build(name: str) -> tuple[Any, Any, list[torch.Tensor]]:
+        names: dict[str, Any] = {}
+        exec(CASES[name].source, names)
+        torch.manual_seed(1)
+        model, inputs = names["Model"](*names["get_init_inputs"]()), names["get_inputs"]()
+        candidate: dict[str, Any] = {}
+        exec(draft_of(CASES[name]), candidate)
+        kernel = candidate["ModelNew"]()
+        kernel.load_state_dict(model.state_dict())
+        full, empty_like = torch.full, torch.empty_like
+        monkeypatch.setattr(torch, "full", lambda *a, **k: shared(full(*a, **k)))
+        monkeypatch.setattr(torch, "empty_like", lambda *a, **k: shared(empty_like(*a, **k)))
+        return model, kernel, inputs
+
+    return build
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_steps_are_right(name: str, build: Callable[..., Any]) -> None:
+    model, kernel, inputs = build(name)
     with torch.no_grad():
         for _ in range(2):  # nothing of an earlier call remains
             for output, expected in zip(kernel(*inputs), model(*inputs), strict=True):
                 torch.testing.assert_close(output, expected, atol=4e-3, rtol=0)
             inputs = [2 * x for x in inputs]
+
+
+def test_sequences_with_nan_end_as_in_torch(build: Callable[..., Any]) -> None:
+    """Blocks wait for values that are not a certain NaN; the kernel never stores that one."""
+    model, kernel, inputs = build("gru of two layers")
+    inputs[0].view(torch.int32)[1, 2, 0] = -1
+    with torch.no_grad():
+        for output, expected in zip(kernel(*inputs), model(*inputs), strict=True):
+            torch.testing.assert_close(output, expected, atol=4e-3, rtol=0, equal_nan=True)
+            assert output.isnan().any()
+
+
+def test_another_batch_size_is_left_to_torch(build: Callable[..., Any]) -> None:
+    model, kernel, (x, h, c) = build("lstm of three layers")
+    inputs = (x[:2].contiguous(), h[:, :2].contiguous(), c[:, :2].contiguous())
+    with torch.no_grad():
+        for output, expected in zip(kernel(*inputs), model(*inputs), strict=True):
+            torch.testing.assert_close(output, expected)
 
 
 def test_layers_of_one_direction_share_a_launch() -> None:

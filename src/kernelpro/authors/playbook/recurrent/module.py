@@ -63,6 +63,8 @@ def _recurrent_function(network: Network) -> list[str]:
         "",
         "def recurrent(x, states, weights):",
         '    """The outputs of the last layer and the last states of all layers."""',
+        f"    if tuple(x.shape) != {network.input_shape}:  # the kernel is for one shape",
+        f"        {_library_call(network)}",
         *(["    x = x.transpose(0, 1)"] if network.batch_first else []),
         f"    parts = [weights[i:i + {per_layer}] for i in range(0, len(weights), {per_layer})]",
         "    last = [torch.empty_like(state) for state in states]",
@@ -105,6 +107,12 @@ def _recurrent_function(network: Network) -> list[str]:
     ]
     lines += ["    x = x.transpose(0, 1)"] if network.batch_first else []
     return [*lines, "    return (x, *last)"]
+
+
+def _library_call(network: Network) -> str:
+    states = "list(states)" if network.cell == "lstm" else "states[0]"
+    options = ", ".join(repr(option) for option in network.node.args[3:9])
+    return f"return torch.ops.{network.node.op}(x, {states}, list(weights), {options})"
 
 
 def _statements(graph: Graph, network: Network) -> list[str]:

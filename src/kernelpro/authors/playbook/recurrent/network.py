@@ -38,6 +38,7 @@ class Network:
     steps: int
     batch: int
     hidden: int
+    input_shape: tuple[int, ...]
 
     @property
     def gates(self) -> int:
@@ -102,6 +103,7 @@ def _read(node: Node, nodes: dict[str, Node]) -> Network:
         x.shape[1 if batch_first else 0],
         x.shape[0 if batch_first else 1],
         state.shape[-1],
+        tuple(x.shape),
     )
     registers = network.gates * network.hidden // 64 * 4
     if network.hidden % _THREAD_STEP or registers > _MAX_WEIGHT_REGISTERS:
