@@ -274,14 +274,15 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
     }
     how |= {"runs_dir": tmp_path / "runs", "options": Options(effort="quick", baselines=("eager_fp32",))}
     found = api.optimize(tmp_path / "task.py", **how)
-    author, start, baselines, step, final, winner = capsys.readouterr().err.splitlines()
-    assert start.startswith("run task-1: ") and start.endswith(
+    author, start, baselines, step, final, winner, *more = capsys.readouterr().err.splitlines()
+    assert start.startswith(f"run {found.run.name}: ") and start.endswith(
         "; probing the task and measuring its baselines"
     )
     assert final == "step 1: judging again at full length"
     assert author.startswith("author: files:") and baselines.startswith("baselines: eager_fp32 ")
     assert step.startswith("step 1 (seed, by ") and winner.startswith("winner: step 1 by kernel.py, ")
-    assert found.speedup == found.speedups["eager_fp32"].value and str(found) == winner
+    assert found.speedup == found.speedups["eager_fp32"].value
+    assert str(found) == "\n".join([winner, *more])
     assert repr(found) == f"OptimizationResult({winner}; run {found.run})"
     assert (
         found.verdict
@@ -289,6 +290,7 @@ def test_a_run_from_python_tells_what_goes_on_and_leaves_a_report(
         and found.source
         and "class ModelNew" in found.source
     )
+    assert more[0].startswith("  over each baseline: eager_fp32 ") and more[-1] == f"  report: {found.report}"
     assert found.report == found.run / "report.html" and "</html>" in found.report.read_text()
     told: list[str] = []
     again = api.optimize(tmp_path / "task.py", on_event=lambda event: told.append(event.kind), **how)
