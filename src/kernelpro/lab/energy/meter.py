@@ -102,6 +102,7 @@ class EnergyMeter:
                 options.call_timeout,
             )
             self._baselines.start_compiling(bench.start_request(), *bench.loader.reference_request())
+            self._baselines.finish_compiling()
             self._baselines.warm_up(bench.new_seed())
         return self._baselines.participant
 
