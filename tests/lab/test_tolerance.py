@@ -192,6 +192,14 @@ def test_not_a_number_stands_for_infinity_only_where_allowed() -> None:
     )
     undefined = torch.tensor([torch.nan, torch.inf, -torch.inf])
     assert measure_errors([compensated], truth).norm == torch.inf
-    assert measure_errors([compensated], truth, nan_is_infinite=True).norm == 0
+    assert measure_errors([compensated], truth, with_infinities=True).norm == 0
     for wrong in (other_sign, undefined):
-        assert measure_errors([wrong], truth, nan_is_infinite=True).norm == torch.inf
+        assert measure_errors([wrong], truth, with_infinities=True).norm == torch.inf
+
+
+def test_any_value_is_right_where_a_task_is_undefined_on_infinities() -> None:
+    truth = [torch.tensor([1.0, torch.nan, torch.inf], dtype=torch.float64)]
+    finite, wrong = torch.tensor([1.0, 0.0, torch.inf]), torch.tensor([1.0, 0.0, 5.0])
+    assert measure_errors([finite], truth).norm == torch.inf
+    assert measure_errors([finite], truth, with_infinities=True).norm == 0
+    assert measure_errors([wrong], truth, with_infinities=True).norm == torch.inf

@@ -47,6 +47,14 @@ BACKENDS: tuple[Backend, ...] = (cpp.BACKEND, triton.BACKEND, cuda.BACKEND)
 Order = Literal["findings", "fixed", "random"]
 
 
+@dataclass(frozen=True)
+class _Seeds:
+    """The designs that the playbook starts from; the first ones are promising, the others last resorts."""
+
+    drafts: list[Draft]
+    promising: int
+
+
 class Playbook(Author):
     """Chooses moves by findings, or, to measure what findings are worth, without them: in the `fixed` order
     of the backend, or in a `random` order that depends on the run's seed, the task and the parent."""
@@ -59,10 +67,8 @@ class Playbook(Author):
         self._order, self._seed = order, seed
         self._known: tuple[Graph, Target, dict[str, Program]] | None = None
         """The programs of the last graph: large ones take seconds."""
-        self._seeds: tuple[Graph | None, tuple[object, ...], list[Draft]] | None = None
+        self._seeds: tuple[Graph | None, tuple[object, ...], _Seeds] | None = None
         """The seeds of the last graph, and what else they depend on."""
-        self._promising = 0
-        """How many of these seeds race, the first ones."""
 
     def design_count(self, assignment: Assignment) -> int:
         """How many designs it can start from; 1 if there are none, so that `write` is called and reports
@@ -78,7 +84,8 @@ class Playbook(Author):
             drafts = self.seed_drafts(assignment)
         except NoProposal:
             return []
-        return drafts[: self._promising] or drafts
+        assert self._seeds
+        return drafts[: self._seeds[2].promising] or drafts
 
     async def write(self, assignment: Assignment) -> Draft:
         """Writes a seed, an improvement of the parent, or a simpler design of a parent that failed."""
@@ -118,23 +125,23 @@ class Playbook(Author):
         key = assignment.target, assignment.languages, assignment.precision, assignment.task.id
         if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
             self._seeds = assignment.graph, key, self._write_seeds(assignment)
-        return self._seeds[2]
+        return self._seeds[2].drafts
 
-    def _write_seeds(self, assignment: Assignment) -> list[Draft]:
+    def _write_seeds(self, assignment: Assignment) -> _Seeds:
         allowed = assignment.languages or LANGUAGES[assignment.target]
         backends = [b for b in BACKENDS if b.target == assignment.target and b.language in allowed]
         if not backends:
             languages = " or ".join(allowed)
             raise NoProposal(f"the playbook cannot write {assignment.target} kernels in {languages}")
-        if drafts_of_recurrent := self._write_recurrent(assignment, backends):
-            return drafts_of_recurrent
+        if recurrent := self._write_recurrent(assignment, backends):
+            return _Seeds([recurrent], 1)
         programs = {
             form: program for form, program in self._programs(assignment).items() if form not in PLAIN_FORMS
         }
         writer = ShapeWriter.of(assignment)
         drafts: dict[str, Draft] = {}
         reasons: dict[str, None] = {}
-        self._promising = 0
+        promising = 0
         interleaved = list(_interleaved_seeds(backends, programs, reasons))
         for form, backend, seed in sorted(interleaved, key=lambda entry: entry[2].is_last_resort):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
@@ -148,21 +155,20 @@ class Playbook(Author):
             draft = Draft(source, _seed_plan(seed, programs[form]), author=self.name)
             drafts.setdefault(source_fingerprint(source), draft)
             if not seed.is_last_resort:
-                self._promising = len(drafts)
+                promising = len(drafts)
         if not drafts:
             raise NoProposal("; ".join(reasons))
-        return list(drafts.values())
+        return _Seeds(list(drafts.values()), promising)
 
-    def _write_recurrent(self, assignment: Assignment, backends: list[Backend]) -> list[Draft]:
+    def _write_recurrent(self, assignment: Assignment, backends: list[Backend]) -> Draft | None:
         """The design of a recurrent network, if the task is one."""
         is_possible = any(backend.language == "cuda" for backend in backends)
         if not is_possible or assignment.graph is None or len(assignment.task.shapes) > 1:
-            return []
+            return None
         if assignment.precision == "fp32":  # its products are in TF32
-            return []
-        self._promising = 1
+            return None
         source = recurrent_source(assignment.graph)
-        return [Draft(source, RECURRENT_PLAN, author=self.name)] if source else []
+        return Draft(source, RECURRENT_PLAN, author=self.name) if source else None
 
     def _improve(self, assignment: Assignment, program: Program, design: Design, backend: Backend) -> Draft:
         assert assignment.parent

@@ -258,6 +258,7 @@ def _fill_caches(task: Task, model: Any, inputs: list[Any], result: Any, device:
     original = padding._should_pad
     padding._should_pad = lambda *_, **__: False
     try:
+        # an error costs only the caches: the judge compiles this reference too, and reports what fails
         with config.patch(enable_autograd_cache=False), contextlib.suppress(Exception):
             _seed(task, model, inputs, result, device)
     finally:

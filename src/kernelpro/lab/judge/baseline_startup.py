@@ -113,7 +113,7 @@ class BaselineStartup:
         return self._baselines
 
     def close(self) -> None:
-        """End them."""
+        """Stop the process of the baselines."""
         self._thread.join()
         if self._baselines:
             self._baselines.close()

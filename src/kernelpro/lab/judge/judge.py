@@ -376,7 +376,7 @@ class Judge:
         if self.bench.plan.layout.frees_before_check:
             self.bench.turns.take(None)
         truth = self.bench.oracle.expected(seed, distribution)
-        errors = measure_errors(outputs, truth, nan_is_infinite=distribution in WITH_INFINITIES)
+        errors = measure_errors(outputs, truth, with_infinities=distribution in WITH_INFINITIES)
         share = limit.share_used(errors)
         if share > 1:
             what = wording.wrong_output(outputs, truth, errors, limit)

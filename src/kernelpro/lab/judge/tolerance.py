@@ -16,6 +16,7 @@ Inputs with odd rows (offsets, constants) expose cancellation, not precision: th
 the error that a plain sum makes of the differences from an offset, nor below that of inputs that are off by
 a rounding, and the limit is 4 * allowed. On inputs with infinities the output must be finite exactly where
 the oracle is, and infinite with its sign or not a number elsewhere: compensated sums turn infinity into NaN.
+Where the oracle is not a number there, any value is right.
 
 Where float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
 Its error is then measured against float64 in host memory, and is part of `allowed`.

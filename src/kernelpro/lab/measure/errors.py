@@ -47,15 +47,16 @@ class Errors:
 
 
 def measure_errors(
-    outputs: Expected, truth: Expected, locate: bool = False, nan_is_infinite: bool = False
+    outputs: Expected, truth: Expected, locate: bool = False, with_infinities: bool = False
 ) -> Errors:
     """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is.
 
-    `nan_is_infinite`: not a number is as good as infinity, which compensated sums make of it.
+    `with_infinities`: for inputs with infinities. Not a number is as good as infinity, which compensated sums
+    make of it; where the truth is not a number, the task is undefined and any value is right.
     """
     worst = Errors(0.0, 0.0)
     for comparison in _comparisons(outputs, truth):
-        worst = worst.combine(comparison.errors(locate, nan_is_infinite))
+        worst = worst.combine(comparison.errors(locate, with_infinities))
     return worst
 
 
@@ -179,14 +180,14 @@ class _Comparison:
                 break
         return Scale(size, count, masked, is_float)
 
-    def errors(self, locate: bool, nan_is_infinite: bool) -> Errors:
+    def errors(self, locate: bool, with_infinities: bool) -> Errors:
         scale = self.scale()
         if not scale.count:
             return Errors(0.0, 0.0)
         if not scale.is_float:
             wrong = sum(float((piece.value != piece.right).sum()) for piece in self.pieces()) / scale.count
             return Errors(wrong, wrong, f"{self._label}{wrong:.2%} of the elements differ" if wrong else "")
-        if scale.masked and (where := self._first_bad(nan_is_infinite)):
+        if scale.masked and (where := self._first_bad(with_infinities)):
             return Errors(math.inf, math.inf, where)
         norms, worst, where = list[torch.Tensor](), list[torch.Tensor](), ""
         largest = -1.0
@@ -203,13 +204,15 @@ class _Comparison:
             return Errors(math.inf, math.inf, where) if error else Errors(0.0, 0.0)
         return Errors(error / scale.size, math.inf if math.isnan(element) else element, where)
 
-    def _first_bad(self, nan_is_infinite: bool = False) -> str:
+    def _first_bad(self, with_infinities: bool = False) -> str:
         """The first value that is finite where the truth is not, or the reverse; empty where there is
         none."""
         for piece in self.pieces():
             value, right = piece.value, piece.right
-            undefined = ~torch.isfinite(right) if nan_is_infinite else right.isnan()
+            undefined = ~torch.isfinite(right) if with_infinities else right.isnan()
             same = (value == right) | (value.isnan() & undefined)
+            if with_infinities:
+                same |= right.isnan()
             bad = torch.where(torch.isfinite(right), ~torch.isfinite(value), ~same)
             if bool(bad.any()):
                 return self._worst_of(piece, bad.double())
