@@ -20,8 +20,9 @@ from kernelpro.lab.languages.native import Library, build
 _HEADER = Path(__file__).with_suffix(".h")
 _COMMAND = ["g++", "-std=c++17", "-O0", "-w", "-fPIC"]
 _LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);", re.DOTALL)
-_GUARD = 64
-"""Elements before and after each tensor that a kernel must not touch."""
+_GUARD = 1024
+"""Elements before and after each tensor that a kernel must not touch: more than a faulty kernel of these tests
+writes, which would otherwise damage the heap and end the test process."""
 
 
 def compiler(folder: Path) -> Callable[..., Library]:
