@@ -78,6 +78,9 @@ class StageDesign:
     """GPU products: terms of the sum that are loaded at once."""
     pipeline_stages: int = 3
     """GPU products: how many such loads are in flight."""
+    wgmma: bool = False
+    """CUDA products on tensor cores: warpgroup instructions fed by TMA, where the operands allow them. Only
+    compute capability 9.0 has them."""
 
 
 @dataclass(frozen=True)
