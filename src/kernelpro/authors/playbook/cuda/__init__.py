@@ -10,5 +10,6 @@ row_kernel.py       one kernel of such a stage; along_rows.py and across_rows.py
                     sliding_windows.py: outputs that share overlapping windows
 matmul.py           matrix products and convolutions, with tensor cores or multiply-add;
                     matmul_operands.py: the tiles of an operand; matmul_prelude.py: device functions
+warpgroup_matmul.py products with TMA and wgmma (Hopper); warpgroup_prelude.py: device functions
 moves.py            initial designs and moves; matmul_moves.py: those of matrix products
 """
