@@ -108,7 +108,8 @@ def test_wgmma_is_written_for_devices_that_have_it() -> None:
     base = replace(make_assignment(task, "cuda"), precision="tf32", languages=("cuda",))
     for capability, expected in (("9.0", True), ("8.0", False), ("10.0", False), ("", False)):
         assignment = replace(base, hardware=Hardware(facts={"capability": capability}))
-        parent = KnownCandidate(1, Playbook().seed_drafts(base)[0].source, "", None)
+        sources = [draft.source for draft in Playbook().seed_drafts(base)]
+        parent = KnownCandidate(1, next(s for s in sources if "mma<TF32>(acc" in s), "", None)
         improved = all_drafts(replace(assignment, action="improve", parent=parent))
         for drafts in (Playbook().seed_drafts(assignment), improved):
             assert any("wgmma_tf32(" in draft.source for draft in drafts) == expected, capability

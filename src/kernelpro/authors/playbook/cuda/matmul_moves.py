@@ -155,7 +155,7 @@ MOVES = (
     ),
     Move(
         "warpgroup instructions",
-        "Multiply with wgmma, from tiles that TMA copies to shared memory: no operand goes through registers.",
+        "Multiply with wgmma, from tiles that TMA copies to shared memory, instead of operands in registers.",
         ("slow_mma_family",),
         per_stage(_use_warpgroups),
     ),

@@ -69,11 +69,13 @@ struct Matrices {
     cuuint64_t depth, rows, count, row_bytes, matrix_bytes;
 };
 // A box is `rows` rows of 128 bytes. float32 is rounded to TF32 on the way.
-inline int encode_map(CUtensorMap* map, CUtensorMapDataType type, const Matrices& m, int rows, int element_bytes) {
+inline int encode_map(CUtensorMap* map, CUtensorMapDataType type, const Matrices& m, int rows,
+                      int element_bytes) {
     static decltype(&cuTensorMapEncodeTiled) encode = nullptr;
     if (!encode) {
         cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault, &result);
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void**)&encode, 12000, cudaEnableDefault,
+                                         &result);
         if (!encode) return cudaErrorNotSupported;
     }
     const cuuint64_t sizes[3] = {m.depth, m.rows, m.count}, strides[2] = {m.row_bytes, m.matrix_bytes};
