@@ -8,7 +8,7 @@ from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, Ma
 from kernelpro.diagnose.stall_reasons import REASONS
 
 MIN_SHARE = 0.3
-"""Of warp cycles, for a reason to be worth naming."""
+"""Share of warp cycles from which a reason is reported."""
 _MIN_SAVED = 0.04
 
 
