@@ -4,12 +4,11 @@ The result of a problem against a baseline is its speedup, or None if no kernel 
 given).
 
     fast_p         share of all problems with a correct kernel that is more than p times as fast; failures
-    count in
-                   the denominator
-    surely_fast_p  the same, counting only speedups whose whole interval is above p geomean        geometric
-    mean of the speedups of correct kernels; failures count in the correct rate instead
+                   count in the denominator
+    surely_fast_p  the same, counting only speedups whose whole confidence interval is above p geomean
+    geometric mean of the speedups of correct kernels; failures count in the correct rate instead
 
-Energies are ratios to a baseline, below 1 is better. Their geomean is over the kernels whose energy was
+Energies are ratios to a baseline: below 1 is better. Their geomean is over the kernels whose energy was
 measured.
 """
 
