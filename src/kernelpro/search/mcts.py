@@ -1,5 +1,5 @@
-"""Monte-Carlo tree search with progressive widening, as in the KernelPro paper (arXiv 2606.26453), which does
-not give its constants.
+"""Monte Carlo tree search with progressive widening, as in the KernelPro paper (arXiv 2606.26453), most of
+whose constants are unknown.
 
 A candidate is built, verified and timed when it is added, so expansion is the evaluation and there are no
 rollouts.
