@@ -57,11 +57,10 @@ FLOOR_TOLERANCE = 1.05
 """A call may be this many times faster than its floor before the floor counts as wrong: ceilings are known
 to a few percent."""
 _REACHED, _REACHED_SCATTERING = 0.5, 0.25
-"""Share of the floor's speed that good CPU kernels reach when the data exceeds the caches; the second value
-is for kernels that add by index (scatter). Measured on two ARM cores: 0.34 to 0.67, and 0.21 to 0.33; on a
-Xeon 0.17 to 0.33."""
+"""Share of the floor's speed that good kernels reach on the CPU, whose caches are smaller than the data; less
+where they add by index. Measured on two ARM cores: 0.34 to 0.67, and 0.21 to 0.33; on a Xeon 0.17 to 0.33."""
 _HOT = 0.3
-"""Share of the time from which a scattering loop makes the whole kernel count as one that scatters."""
+"""Share of the time from which a loop decides that."""
 _LITTLE = 0.25
 """Exponent of the headroom: the least gain that `reachable_gain` allows, a quarter of the distance to the
 floor in logs. It applies to kernels that already are about as fast as good ones."""
