@@ -26,8 +26,7 @@ MIN_LEFT = 0.2
 """A finding becomes a symptom if earlier findings leave less than this share of its parts, and less than half
 of the share that they leave of all parts."""
 MIN_OWN = 0.25
-"""A symptom becomes a cause if no earlier finding has taken from its parts and they are this share of a
-call."""
+"""A symptom whose parts no earlier finding has taken from is a cause, from this share of a call on."""
 NEAR_FLOOR = 0.85
 """Share of the floor's speed below which a call without findings gets one."""
 _AVOIDABLE = 0.5

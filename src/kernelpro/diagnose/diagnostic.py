@@ -97,8 +97,7 @@ class Match:
     claims_of: tuple[Kernel, ...] = ()
     """The kernels that the remedy of a system diagnostic removes: the match claims only their parts."""
     to_floor: bool = False
-    """`saved_share` is the distance to the floor, so that the floor alone caps the gain, not `reachable_gain`
-    (CPU)."""
+    """`saved_share` is the distance to the floor: `reachable_gain` does not cap the gain (CPU)."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +227,7 @@ class DiagnosticContext:
 
     @property
     def memory_share(self) -> float:
-        """Share of the time that memory determines: its utilization over what is attainable, or the stalls on
-        it.
+        """Share of the time that memory determines: its utilization (over ATTAINABLE), or stalls on it.
 
         The larger of the two counts; if the SM pipes are busier than memory, only the stalls count.
         """

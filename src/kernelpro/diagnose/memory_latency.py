@@ -26,8 +26,7 @@ _NOT_MODELED: tuple[InstructionKind, ...] = (
 UNPROVEN_GAIN = 0.15
 """Saved share that a heuristic claims: memory is used badly, but no counter shows how."""
 SUSPICIOUS = 1.5
-"""Kernel time over minimum DRAM time from which an unexplained kernel is suspicious: good kernels stay below
-1.3."""
+"""Kernel time over minimum DRAM time from which a slowdown is reported: good kernels stay below 1.3."""
 _TOLERANCE = 1.2
 
 

@@ -114,8 +114,7 @@ def diagnose(
 
 
 def _with_unexplained(ranked: list[Finding], profile: Profile, account: Account) -> list[Finding]:
-    """Findings whose saved times add up and, after the causes, a finding about the time that none
-    explains."""
+    """Findings whose saved times add up and, after the causes, one about unexplained time."""
     shared, left = share_claims(ranked, account, _least_ms(profile, account))
     rest = unexplained(profile, account, left, any(f.objective == "speed" and f.claims for f in ranked))
     causes = sum(finding.objective == "speed" and not finding.explained_by for finding in shared)

@@ -1,5 +1,4 @@
-"""What an exported file builds from its parts: the reference, the optimized class, inputs for the
-self-test."""
+"""What an exported file builds from its parts: reference, optimized class, inputs for the self-test."""
 
 from __future__ import annotations
 
@@ -148,8 +147,7 @@ class ExportedKernel:
 
 
 def value_range(tensor: torch.Tensor) -> Any:
-    """What `_draw` needs to draw similar values: the distinct values of a tensor if they are few, else its
-    range."""
+    """What `_draw` needs to draw similar values: the distinct values if they are few, else the range."""
     flat = tensor.detach().flatten()
     if not flat.numel() or flat.is_complex():
         return None

@@ -360,8 +360,7 @@ class GuardBuilder:
         return self._scope["check"]  # type: ignore[no-any-return]
 
     def _tensor_terms(self) -> list[str]:
-        """Terms for the tensors of inputs and state, and for the context of the call: one check in C++, or
-        else one by one."""
+        """Terms for input tensors, state and context of the call: one check in C++, or else one by one."""
         context = ["level() is None", "not autocast()", "not modes()", "tracing() is None"]
         state = {self._name(t): t for t in self._state if t.layout is torch.strided}
         if native_guards.load() is not None:

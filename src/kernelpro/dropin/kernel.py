@@ -104,8 +104,7 @@ class KernelFactory:
         return self._names
 
     def _match_by_value(self, missing: list[str]) -> dict[str, str]:
-        """Match parameters that the kernel names differently: under the same seed, both have the same
-        values."""
+        """Match parameters with other names in the kernel: the same seed gives both the same values."""
         names = ", ".join(missing)
         if self._build_reference is None:
             raise KernelUnavailable(f"ModelNew does not have the reference's parameters by name: {names}")
@@ -146,8 +145,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _assign(kernel: torch.nn.Module, name: str, own: torch.Tensor, value: torch.Tensor) -> None:
-    """Let a parameter of the kernel share memory with the reference's if both have the same layout; else copy
-    it."""
+    """Share the memory of the reference's parameter if both have the same layout, else copy it."""
     is_alike = own.dtype == value.dtype and own.stride() == value.stride() and own.device == value.device
     if not is_alike or value.is_inference() or value.data_ptr() % _ALIGNMENT:
         own.copy_(value)

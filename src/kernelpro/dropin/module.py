@@ -75,8 +75,7 @@ class _Binding:
         self.failure = ""
         """Why the kernel will not be tried again."""
         self.failed_state: Any = None
-        """The versions of the state for which the kernel failed, and the reason: with another state it may
-        work."""
+        """The state's versions for which the kernel failed, and the reason; with others it may work."""
         self.mismatch: tuple[Callable[[], bool], str] | None = None
         """Set while settings differ from the judged ones: a check whether they still do, and the reason."""
         self.binds = 0
@@ -458,8 +457,7 @@ def _state_problem(judged: dict[str, Any], present: dict[str, Any]) -> str:
 
 
 def _settings_problem(judged: dict[str, str], present: dict[str, str]) -> str:
-    """The first setting that differs from the judged one. A setting that the judged forward pass did not read
-    differs too."""
+    """The first setting that differs from the judged one; one that was not read when judged differs too."""
     for name in sorted(present):
         before, now = judged.get(name), present[name]
         if before == now:

@@ -111,8 +111,7 @@ class KernelOperator:
         return results
 
     def _kernel(self, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> Any:
-        """The cached kernel for these parameters. The cache holds the parameters too: no other tensor gets
-        their address."""
+        """The cached kernel for these parameters. The cache keeps them alive, at their addresses."""
         device = (inputs or state)[0].device
         key = (device, *(t.data_ptr() for t in state))
         versions = [0 if t.is_inference() else t._version for t in state]

@@ -224,8 +224,7 @@ def _group(attempts: Iterable[Attempt]) -> AttemptGroups:
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
-    """One line per method, in the given order: the text of its first attempt, and how many others there
-    were."""
+    """One line per method, in the given order: its first attempt, and how many others there were."""
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for attempt in attempts:
         groups.setdefault((method_key(attempt.method), bool(attempt.failure)), []).append(attempt)

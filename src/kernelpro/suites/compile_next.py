@@ -1,5 +1,4 @@
-"""Compiles the next problems of a suite while one is measured: their references, and the designs that will
-race for them."""
+"""Compiles the next problems of a suite while one is measured: references, and designs that will race."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from kernelpro.pools.pool import Pool
 from kernelpro.records import Candidate, Options, StudyData, Target, Task
 
 _NEXT_PROBLEMS = 4
-"""Problems to compile ahead. A reference compiles in seconds, a network in a minute: as long as a few
-problems are measured."""
+"""Problems to compile ahead. A reference compiles in seconds, a network in a minute:
+as long as it takes to measure a few problems."""
 
 DesignsOf = Callable[[Task, StudyData], tuple[Candidate, ...]]
 """The first designs for a task."""

@@ -1,5 +1,4 @@
-"""Runs an author on a suite: one search run per problem, in the folder of the benchmark, so that each can be
-resumed."""
+"""Runs an author on a suite: one run per problem, in the benchmark's folder, so that each can resume."""
 
 from __future__ import annotations
 

@@ -146,8 +146,7 @@ def _add(parts: Parts, ms: float, shares: Mapping[PartKind, float]) -> None:
 
 
 def _dram_ms(profile: Profile, kernel: Kernel, ms: float, attainable: float) -> float:
-    """Time of the bytes that the kernel moved at the bandwidth of a copy; without byte counts, from the
-    utilization."""
+    """Time of the bytes that the kernel moved, at the bandwidth of a copy; else from the utilization."""
     metrics = kernel.metrics
     if DRAM_READ in metrics and profile.ceilings.bandwidth:
         nbytes = (metrics[DRAM_READ] + metrics.get(DRAM_WRITTEN, 0.0)) * max(1.0, kernel.launches)

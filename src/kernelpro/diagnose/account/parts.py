@@ -1,5 +1,4 @@
-"""Texts for the parts of a time account: what each one is, how its figure may be wrong, and what to do about
-it."""
+"""Texts for the parts of a time account: what each is, how it may be wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,8 +8,7 @@ from dataclasses import dataclass
 from kernelpro.records import AccountPart, PartKind
 
 _MIN_SHARE, _MAX_ROWS, _MAX_PLACES = 0.03, 8, 2
-"""Of a summary: the smallest share of a part with a row of its own, the rows, and the source lines per
-row."""
+"""Limits of a summary: the smallest share with a row of its own, the rows, the source lines per row."""
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,7 @@ def _busy_exchange(context: DiagnosticContext, distance: float) -> Match | None:
 
 
 def _waits_for_wgmma(context: DiagnosticContext) -> bool:
-    """Whether the stalls come from warpgroups that wait for their own wgmma, which the device counts as
-    barriers.
+    """Whether warpgroups wait for their own wgmma, which the device counts as stalls at barriers.
 
     Warps of a wgmma loop synchronize for each product, without __syncthreads(): 39 % of their cycles in a
     product that keeps the tensor cores 90 % busy.

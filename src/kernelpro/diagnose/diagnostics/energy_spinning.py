@@ -10,8 +10,7 @@ from kernelpro.records import Evidence, KernelLoop
 
 BRANCHES, EXECUTED = "smsp__inst_executed_op_branch.sum", "smsp__inst_executed.sum"
 _MIN_DIFFERENCE = 0.1
-"""How much larger the share of branches must be in the polling loop than in other code, to tell both
-apart."""
+"""Minimum difference of the share of branches between the polling loop and other code."""
 _MIN_SAMPLES = 0.05
 """Share of the stall samples at the loop's line, if lines were sampled: with fewer, the counted branches
 belong to other code."""
@@ -44,8 +43,7 @@ def _is_sampled(context: DiagnosticContext, loop: KernelLoop) -> bool:
 
 
 def _polling_share(context: DiagnosticContext, loop: KernelLoop) -> float:
-    """Share of the executed instructions that poll, from the share of branches, which is higher in
-    polling."""
+    """Share of the executed instructions that poll: polling has a higher share of branches."""
     executed = context.metric(EXECUTED)
     total = context.metric(BRANCHES) / executed if executed else 0.0
     polling, work = loop.count("branch") / loop.instructions, hot_code(context).share("branch")

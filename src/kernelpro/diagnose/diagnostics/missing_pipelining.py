@@ -45,8 +45,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _streaming(context: DiagnosticContext) -> Match | None:
-    """A loop without shared memory that uses its loads at once; counters show whether other warps hide
-    that."""
+    """A loop without shared memory that uses its loads at once, while other warps do not hide that."""
     hot = hot_code(context)
     loads = hot.count("global_load")
     if (

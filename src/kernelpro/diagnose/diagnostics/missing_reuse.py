@@ -44,8 +44,7 @@ _DOMINANT = 0.7
 REPEATED = 8.0
 """Loads per byte: the smallest window, 3 x 3, has 9; several passes over a row, and biases, stay below 5."""
 _L2_SHARE = 0.5
-"""Share of these loads that may reach L2: with more, the repeated loads do not come from neighbors in a
-block."""
+"""Share of these loads that may reach L2: with more, neighbors in a block do not share the data."""
 _STRIP = 8
 """Adjacent results that one thread can compute from a window kept in registers."""
 _STAGED: tuple[InstructionKind, ...] = ("shared_load", "tma", "async_copy", *MATRIX)
@@ -121,8 +120,7 @@ def _small_tiles(context: DiagnosticContext, flops: float) -> Match | None:
 
 
 def _product_from_code(context: DiagnosticContext) -> Match | None:
-    """An innermost loop that loads from global memory for every multiplication, without tiles or tensor
-    cores."""
+    """An innermost loop that loads from global memory for every product, without tiles."""
     loops = [loop for loop in context.code.innermost_loops if loop.count("fma32")]
     worst = max(loops, key=lambda loop: loop.count("fma32"), default=None)
     if worst is None or context.code.count(*_STAGED):
@@ -144,8 +142,7 @@ def _product_from_code(context: DiagnosticContext) -> Match | None:
 
 
 def _window(context: DiagnosticContext) -> Match | None:
-    """Threads load the whole window of each result; counters show repeated loads that hit L1, else the code
-    does."""
+    """Threads load the whole window of each result: repeated loads, by counters or else by the code."""
     hot = hot_code(context)
     if hot.count(*_STAGED):
         return None

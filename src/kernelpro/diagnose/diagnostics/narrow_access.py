@@ -28,8 +28,7 @@ HEALTHY = 0.85
 _BUSY = 60
 """Percent of their peak from which the SMs limit a kernel whose memory is less busy."""
 _MIN_STALLED = 0.3
-"""Share of warp cycles stalled on global memory: too few bytes in flight only slow kernels that wait for
-them."""
+"""Share of warp cycles stalled on global memory: bytes in flight limit only kernels that wait for them."""
 _PER_ACCESS: tuple[PartKind, ...] = (
     *("integer_instructions", "memory_instructions", "control_flow", "conversions", "cache_traffic"),
     *("wasted_sectors", "waiting_for_memory_queue", "instructions"),

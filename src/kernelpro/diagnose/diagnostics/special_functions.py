@@ -13,8 +13,7 @@ from kernelpro.records import Evidence, InstructionKind
 _MIN_SAVED = 0.05
 """Smaller gains cannot be distinguished from noise."""
 CHEAP = 8
-"""Instructions of a function that uses the special-function unit: scale, MUFU, scale, and the arithmetic
-around it."""
+"""Instructions of a function that uses the special-function unit: scale, MUFU, scale, some arithmetic."""
 _NAMES = re.compile(r"(?<!\w)(?:sin|cos|tan|sincos|pow|exp|exp2|log|log2|tanh|erf|fmod)f?\s*\(")
 _EXPANSION: tuple[InstructionKind, ...] = ("convert", "branch", "call", "slow_path")
 _HOIST = "hoist what does not depend on the element out of the loop"

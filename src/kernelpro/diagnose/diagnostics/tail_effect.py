@@ -10,8 +10,7 @@ from kernelpro.records import Evidence
 
 ELAPSED, ACTIVE = "sm__cycles_elapsed.avg", "sm__cycles_active.avg"
 MIN_EMPTY = 0.1
-"""Share of the time that a partial wave must cost to be worth another grid. Ten waves and more never reach
-it."""
+"""Share of the time that a partial wave must cost to be reported. Ten waves and more never reach it."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
