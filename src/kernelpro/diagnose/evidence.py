@@ -36,7 +36,7 @@ from kernelpro.diagnose.traffic import L1_LOADED, L1_STORED, L2_READ
 from kernelpro.records import Bound, CpuProfile, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English and code, roughly; only the order of magnitude matters here."""
+"""A rough mean for English and code; only the order of magnitude matters here."""
 _MAX_KERNELS = 3
 _MAX_LINES = 12
 _MIN_STALL = 0.03

@@ -1,4 +1,4 @@
-"""Guidance: the findings in words, for an author or a person, in at most five directives."""
+"""Guidance: the findings as text for an author or a person, in at most five directives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAMES = 6
 _MAX_EVIDENCE = 3
 _MAX_ADVICE = 2
 _SUBJECT = {Bound.LAUNCH: "call", Bound.LATENCY: "call"}
-"""What is said to be bound: the task, except in these classes."""
+"""What the first sentence calls bound: the task, except in these classes."""
 _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 """Units with large values, and how they are written after a prefix."""
 

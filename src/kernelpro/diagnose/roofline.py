@@ -32,7 +32,7 @@ COUNTED_SHARE, COUNTED_LAUNCHES = 0.25, 8
 """In class `launch`, counters are collected if kernels take at least this share of the call (halving them
 would be noticeable) in at most this many launches (ncu replays each of them dozens of times)."""
 LATENCY_MS = 0.004
-"""Below this floor a kernel's own start and end dominate (2-4 us on current chips)."""
+"""Floor below which the start and end of a kernel dominate its time (2-4 us on current chips)."""
 MIXED = 1.33
 """Ratio below which memory and arithmetic need about the same time: they overlap at best partly."""
 BUSY = 60.0

@@ -21,7 +21,7 @@ from kernelpro.records.base import describe_bug
 
 _LOG = logging.getLogger(__name__)
 _MIN_SHARE = 0.05
-"""Of the device time: removing a smaller kernel entirely would not be noticeable."""
+"""Share of the device time: even removing a smaller kernel would not be noticeable."""
 _MIN_GAIN = 1.03
 """Smaller predicted gains are dropped: repeated measurements differ by as much."""
 ENERGY = "energy diagnostics"
@@ -184,8 +184,8 @@ def _rank(
 ) -> list[Finding]:
     """Root causes by discounted gain, then symptoms; energy after speed.
 
-    Findings inside library kernels rank last: you cannot edit them. A finding that the kernel should not be
-    called at all ranks before them.
+    Findings inside library kernels rank last: you cannot edit them. System findings rank normally, for
+    example that a library kernel is not needed at all.
     """
     library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
 

@@ -64,7 +64,7 @@ class Observation(Record):
     gain: float
     """log(speed-up); negative if the kernel became slower."""
     conditions: str = ""
-    """What was expected and why, and whether that was confirmed."""
+    """The expected gain, why, and whether the measurement confirmed it."""
     run: str = ""
     node: str = ""
     """The step of the run: two otherwise equal trials of a run are two observations."""
@@ -93,10 +93,10 @@ class KnowledgeEntry(Record):
     wins: int
     losses: int
     conditions: tuple[str, ...]
-    """Of the latest observations, latest first."""
+    """Conditions of the latest observations, latest first."""
     runs: int
     date: str
-    """Of the last observation."""
+    """Date of the last observation."""
 
 
 @dataclass(frozen=True)

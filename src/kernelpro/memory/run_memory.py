@@ -129,12 +129,12 @@ class RunMemory:
     # --- questions -----------------------------------------------------------------------------------
 
     def attempts_from(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
-        """What was tried from this node, apart from the nodes in `skip`."""
+        """Attempts whose parent is this node, except the nodes in `skip`."""
         attempts = self._attempts.values()
         return _group(a for a in attempts if a.parent == node and a.node not in skip)
 
     def attempts_elsewhere(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
-        """What was tried from other nodes, apart from the nodes in `skip`."""
+        """Attempts whose parent is another node, except the nodes in `skip`."""
         attempts = self._attempts.values()
         return _group(a for a in attempts if a.parent != node and a.node not in skip)
 
@@ -176,7 +176,7 @@ class RunMemory:
                 step, parent = parent, self._attempts.get(parent.parent)
         return fixes
 
-    # --- in words ------------------------------------------------------------------------------------
+    # --- as text -------------------------------------------------------------------------------------
 
     def digest(self, node: int, budget_tokens: int, shown: Collection[int] = ()) -> str:
         """What is most useful to an author who works on `node`, in at most this many tokens. Empty if nothing

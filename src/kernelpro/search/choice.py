@@ -1,4 +1,4 @@
-"""What a policy returns, and how its constants are declared."""
+"""The interface of policies: the choice that they return, and how they declare constants."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def fast_p(speedups: Sequence[float | None], p: float) -> float:
 
 
 def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
-    """Geometric mean of all speedups but None; None if there is none."""
+    """Geometric mean of the speedups that are not None; None if all are."""
     known = [speedup for speedup in speedups if speedup is not None]
     return _mean(known) if known else None
 

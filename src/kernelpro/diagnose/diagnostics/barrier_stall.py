@@ -10,7 +10,7 @@ from kernelpro.diagnose.hot_code import MATRIX
 from kernelpro.records import Evidence, KernelLoop, PartKind
 
 SHARE = 0.25
-"""Of warp cycles: a healthy row-wise softmax with two block reductions spends 19 %."""
+"""Share of warp cycles. A healthy row-wise softmax with two block reductions spends 19 % at barriers."""
 AVOIDABLE = 0.8
 """Share of the stalls that fewer barriers save; some waiting remains as long as warps exchange data."""
 _MIN_SAVED = 0.04

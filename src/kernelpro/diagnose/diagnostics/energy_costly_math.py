@@ -69,7 +69,7 @@ _CHEAPER_FORMS = (
 """A pattern in the source, and the cheaper form in CUDA and in Triton, most expensive first: accurate to a
 few ulp of float32, for tanh, erf and log by absolute error."""
 _APPROXIMATE_TANH = (r"\btanhf?\s*\(", "tanh: tanh.approx.f32, one instruction, accurate to 11 bits")
-"""For 16-bit tasks."""
+"""A form that is accurate enough for 16-bit tasks only."""
 _HALF = re.compile(r"bfloat16|float16|\bhalf\b")
 
 
@@ -140,7 +140,7 @@ def _cheaper_forms(source: str) -> list[str]:
 
 
 def _device_code(source: str) -> str:
-    """The kernels without comments (where a slash is no division); the whole source if there is none."""
+    """The kernels without comments, whose slashes are no divisions; the whole source if it has no kernel."""
     if _is_triton(source):
         return _jit_functions(source) or re.sub(r"#[^\n]*", "", source)
     code = re.sub(r"//[^\n]*|/\*.*?\*/|#[^\n]*", "", source, flags=re.S)

@@ -9,7 +9,7 @@ from kernelpro.diagnose.traffic import dram_bytes, excess_traffic
 from kernelpro.records import Evidence
 
 FACTOR = 1.1
-"""Times the minimum bytes: halos, statistics and partial cache lines stay below."""
+"""Moved over minimum bytes: halos, statistics and partial cache lines stay below."""
 MIN_SAVED = 0.03
 
 

@@ -13,7 +13,7 @@ PREDICATED_ON = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
 MIN_PREDICATED_ON = 20.0
 """Threads of 32: healthy softmax and GELU kernels have 24 to 26."""
 REPEATED = 8.0
-"""Times the task's own arithmetic: scans, reductions and comparisons of good kernels stay below."""
+"""Executed over required arithmetic: scans, reductions and comparisons of good kernels stay below."""
 _WARP_SHARE = 0.6
 """Share of an instruction's energy that inactive lanes do not save: fetch, decode and scheduling are per
 warp."""

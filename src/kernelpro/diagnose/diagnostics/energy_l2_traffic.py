@@ -9,7 +9,7 @@ from kernelpro.diagnose.traffic import dram_bytes, required_bytes
 from kernelpro.records import Evidence
 
 REPEATED = 2.5
-"""Times the bytes that the task needs: one pass needs 1, a second pass over cached rows 2."""
+"""Moved over required bytes: one pass needs 1, a second pass over cached rows 2."""
 _AVOIDABLE = 0.25
 """Share of the repeated reads: tiles twice as long in one direction, or two blocks that share loads, halve
 the reads of one operand."""

@@ -10,7 +10,7 @@ from kernelpro.diagnose.traffic import excess_traffic
 from kernelpro.records import Evidence
 
 FACTOR = 1.3
-"""Times the minimum bytes: halos, statistics and partial cache lines of good kernels stay below."""
+"""Moved over minimum bytes: halos, statistics and partial cache lines of good kernels stay below."""
 DRAM_SHARE = 0.5
 """DRAM must take at least half of the time, else fewer bytes change little."""
 PASSES = 3
