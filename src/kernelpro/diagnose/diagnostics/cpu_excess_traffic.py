@@ -111,7 +111,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
     f"of the time each, and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
-    gain_basis="the time beside the longest pass, and the page faults",
+    gain_basis="the time outside the longest pass, and the page faults",
     advice=(
         "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
         "keep intermediates in registers or in a small buffer per thread",

@@ -81,7 +81,7 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cpu",
     analyze=_analyze,
-    trigger="loops with at least a tenth of the time that access single numbers with a stride of 1 KiB or "
+    trigger="loops with at least a tenth of the time that access single values with a stride of 1 KiB or "
     "more, or with a stride in a register, or gather with such strides",
     remedy="loop order along rows, tiles, packing",
     gain_basis="cache lines moved (64 bytes per strided access) shrink to the bytes used",

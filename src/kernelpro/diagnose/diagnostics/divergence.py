@@ -39,7 +39,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause=f"on average only {working:.0f} of a warp's {lanes} threads execute an instruction: {reason}",
         saved_share=min(idle, headroom),
         basis=f"{idle:.0%} of the lanes are idle; full warps need {idle:.0%} fewer instructions"
-        + (", until memory limits" if headroom < idle else ""),
+        + (", until memory becomes the bottleneck" if headroom < idle else ""),
         where=context.hottest_line("branch_resolving", "wait", "selected") or context.line_of("branch"),
     )
 
@@ -53,7 +53,8 @@ DIAGNOSTIC = Diagnostic(
     f"{MIN_PREDICATED_ON:g} not predicated off (kernels in which one elected thread drives TMA or wgmma are "
     "exempt)",
     remedy="warp-uniform branches; work binned by kind and length",
-    gain_basis="the share of idle lanes, by which full warps need fewer instructions, until memory limits",
+    gain_basis="the share of idle lanes, by which full warps need fewer instructions, until memory becomes "
+    "the bottleneck",
     advice=(
         "make branches warp-uniform: branch on the warp or block index instead of the thread index",
         "sort or bin the work, so that neighboring threads have work of the same kind and length",

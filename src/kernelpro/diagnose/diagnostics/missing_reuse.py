@@ -81,7 +81,7 @@ def _product(context: DiagnosticContext, flops: float) -> Match | None:
         f"{GOOD:.2f}: values are loaded again for each use",
         saved_share=min((1 - GOOD / loaded) * weight, max(0.0, 1 - remaining)),
         basis=f"tiling removes {1 - GOOD / loaded:.0%} of the loads, which take {weight:.0%} of the time, "
-        "until arithmetic limits",
+        "until arithmetic becomes the bottleneck",
         where=_load_line(context),
     )
 
@@ -225,8 +225,8 @@ DIAGNOSTIC = Diagnostic(
     f"{REPEATED:g} times or more, mostly from L1, and nothing is staged",
     remedy="tiles in shared memory and registers; tensor cores; windows that slide through registers",
     gain_basis="the share of loads that 64 x 64 tiles would not need, times the share of the time that "
-    f"memory takes, until arithmetic limits; for windows, the loads and addresses that strips of {_STRIP} "
-    "results share",
+    "memory takes, until arithmetic becomes the bottleneck; for windows, the loads and addresses that "
+    f"strips of {_STRIP} results share",
     advice=(
         "tile: stage 64 to 128 rows and columns of the operands in shared memory per block, and reuse them",
         "compute a register tile of results per thread (or per tensor-core instruction), 8 x 8 or more",
