@@ -54,9 +54,9 @@ def hot_loops(
 
 
 def interleaves(loop: CpuLoop) -> bool:
-    """Whether the strided accesses update an array of which each thread owns every n-th element.
+    """Whether the loop's strided accesses are its updates: an array in which threads have every n-th element.
 
-    With an array of its own, each thread would access contiguous memory.
+    With an array of its own, each thread walks contiguous memory.
     """
     return loop.updates > 0 and loop.strided == 2 * loop.updates and loop.parallel
 

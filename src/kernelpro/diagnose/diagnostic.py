@@ -266,7 +266,7 @@ class DiagnosticContext:
 
     @property
     def reachable_gain(self) -> float:
-        """Speed-up from the profiled time to that of a good CPU kernel, which is slower than the floor."""
+        """How many times faster than now good kernels are, on the CPU; never as fast as the floor."""
         scatters = any(
             loop.share >= _HOT and (loop.count("atomic") or (loop.indirect and loop.updates))
             for loop in self.cpu.loops

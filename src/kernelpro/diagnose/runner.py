@@ -184,8 +184,8 @@ def _rank(
 ) -> list[Finding]:
     """Root causes by discounted gain, then symptoms; energy after speed.
 
-    Findings inside library kernels rank last: you cannot edit them. System findings rank normally, for
-    example that a library kernel is not needed at all.
+    Findings inside library kernels rank last: you cannot edit them. A finding that the kernel should not be
+    called at all ranks before them.
     """
     library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
 

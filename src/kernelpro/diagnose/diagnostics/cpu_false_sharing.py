@@ -7,8 +7,8 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 _ATOMIC_COST = 120.0
-"""Cost in simple instructions: an atomic addition of floats is a chain of load, add and exchange, which takes
-10 ns on an ARM core and 19 ns on a Xeon without contention."""
+"""In simple instructions: an atomic addition of floats loads, adds and exchanges in a chain, which takes
+10 ns on an ARM core and 19 ns on a Xeon, alone on one address."""
 INFLATED, INTERLEAVED = 1.4, 1.15
 """CPU time of all threads over that of one thread alone. Shared caches and memory account for less in
 loops of scalar updates. Less is enough where each thread updates every n-th element of an array."""
@@ -33,14 +33,14 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause = "false sharing: threads update neighboring elements and invalidate each other's cache line"
         basis = (
             f"{loops.share:.0%} of the time is in loops that update memory; all threads together need "
-            f"{inflation:.1f}x the CPU time of one thread alone"
+            f"{inflation:.1f}x the CPU time of one"
         )
     else:
         return None
     return Match(
         evidence=(
             percent("time in loops that update shared memory", loops.share, MIN_SHARE),
-            Evidence("CPU time of all threads over that of one thread alone", inflation, INFLATED, "x"),
+            Evidence("CPU time of all threads over one alone", inflation, INFLATED, "x"),
             Evidence("atomics per iteration of the hot loop", loops.worst.count("atomic"), 0),
         ),
         cause=cause,
