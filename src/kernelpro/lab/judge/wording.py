@@ -1,4 +1,4 @@
-"""A decision in words and as plain data: the verdict's reason, its notes and its measurement."""
+"""Describes a decision for the user: the verdict's reason, its notes and its measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, ODD_ROWS
 from kernelpro.records import Measurement
 
 _NOTED_SHARE = 0.10
-"""Below this share of the candidate's time, a widened interval needs no explanation."""
+"""A note explains a widened interval only if the doubt exceeds this share of the candidate's time."""
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
 _NOTED_COMPILE_SECONDS = 1.0
 
@@ -34,7 +34,7 @@ def reason(decision: Decision, facts: Facts) -> str:
 
 
 def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:
-    """How an output is wrong: its errors, the worst element and the first wrong one."""
+    """Why an output is wrong: its errors and limits, its worst element and its first wrong element."""
     overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
     largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
     first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
@@ -45,9 +45,10 @@ def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limi
 def standing_notes(
     bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
 ) -> Iterator[str]:
-    """Notes that hold whatever the verdict.
+    """Notes on the candidate and its sandbox, which do not depend on the verdict.
 
-    `parameters`: how the candidate's were set; `compile_seconds`: how long it compiled after its build.
+    `parameters`: where the candidate's parameters come from; `compile_seconds`: how long compilers ran after
+    the build.
     """
     yield from notes
     if compile_seconds >= _NOTED_COMPILE_SECONDS:
@@ -114,7 +115,7 @@ def _prelaunch_notes(decision: Decision, facts: Facts, baselines: Baselines) -> 
 def measurement(
     decision: Decision, facts: Facts, tolerance: Tolerance, baselines: Baselines, target: str
 ) -> Measurement:
-    """The verdict's `measurement`: rounds, clocks, the A/A control."""
+    """The verdict's `measurement`: rounds, both clocks, and the anchor timed against itself (A/A)."""
     rounds, statistics = facts.rounds, decision.statistics
     walls = torch.tensor([s.wall_ms for s in rounds.calls("candidate", "single")], dtype=torch.float64)
     return Measurement(
