@@ -122,19 +122,22 @@ def _lie(clocks: ClockStatistics, slack: float, short: bool) -> str:
     # above this limit the parent's clock is certain; below it, other kinds of calls decide
     if clocks.certain_ms["single"] > slack + (PROCESS_MS if short else 0.0):
         shown, hidden = clocks.own_ms["single"], clocks.hidden["single"].value
-        return f"its own clock shows {shown:.4f} ms, but {hidden:.4f} ms more pass until its output is there"
+        return (
+            f"its own clock shows {shown:.4f} ms, but by the judge's clock its output is complete "
+            f"{hidden:.4f} ms later"
+        )
     if not clocks.proven and clocks.certain_head_start_ms > slack:
         return (
             f"calls take {clocks.sealed_ms:.4f} ms longer "
-            "when inputs are shown only after the clock has started"
+            "when the inputs are written only after the clock has started: in other calls it starts early"
         )
     for kind in (kind for kind in clocks.own_ms if kind == "burst" or (kind == "queued" and clocks.proven)):
         own, process = clocks.own_ms[kind], clocks.process_ms[kind]
         share, factor = (SLACK_SHARE, _PROVEN_FACTOR) if clocks.proven else (BURST_SHARE, 2.0)
         if clocks.certain_ms[kind] > share * own + factor * process:
-            what = "calls that follow each other" if kind == "burst" else "calls that are launched ahead"
+            what = "back-to-back calls" if kind == "burst" else "calls launched ahead of their inputs"
             took = own + clocks.hidden[kind].value
-            return f"its own clock shows {own:.4f} ms a call, but {what} take {took:.4f} ms each"
+            return f"its own clock shows {own:.4f} ms per call, but by the judge's {what} take {took:.4f} ms"
     return ""
 
 

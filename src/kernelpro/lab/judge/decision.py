@@ -102,8 +102,8 @@ def _require_possible_time(own_ms: float, bench: Bench) -> None:
     if own_ms < limit_ms:
         raise CandidateRejected(
             Status.REFUSED,
-            f"takes {own_ms:.4f} ms, but no kernel for this task can take less than {limit_ms:.4f} ms here: "
-            "it skips work, or the measured ceilings are too low",
+            f"takes {own_ms:.4f} ms, but the task's memory traffic and arithmetic take this device at least "
+            f"{limit_ms:.4f} ms: it skips work, or the device's measured ceilings are too low",
         )
 
 
@@ -111,7 +111,7 @@ def _require_own_work(facts: Facts, min_own_share: float) -> None:
     share = facts.own_share or 0.0
     if own_work.is_decoy(facts.source, facts.own_share):
         raise CandidateRejected(
-            Status.CHEATING, f"brings kernels of its own, but they do {share:.2%} of the work: a decoy"
+            Status.CHEATING, f"defines its own kernels, but they take {share:.2%} of the time: a decoy"
         )
     if share < min_own_share:
         raise CandidateRejected(

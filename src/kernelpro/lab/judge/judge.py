@@ -199,7 +199,7 @@ class Judge:
             return self._judge(state, known_machine_code)
         except CandidateRejected as error:
             by_seed = state.parameters == "by seed" and error.status is Status.WRONG
-            hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
+            hint = "; it keeps its constructor's parameters: names or shapes differ from the reference's"
             return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
         finally:
             health.check_device(self.bench.target)
@@ -365,8 +365,8 @@ class Judge:
                 accuracy = accuracy.combine(self._check(result.outputs, seed, distribution))
             except CandidateRejected as error:
                 hint = (
-                    "; it was launched before its inputs were written: "
-                    "does a stream of its own not wait for the current one?"
+                    "; this call was launched before its inputs were written: "
+                    "if the kernel uses a stream of its own, that stream must wait for the current one"
                 )
                 raise CandidateRejected(
                     error.status, f"{error.reason}{hint if this_prelaunched else ''}"
@@ -386,7 +386,7 @@ class Judge:
         share = limit.share_used(errors)
         if share > 1:
             what = wording.wrong_output(outputs, truth, errors, limit)
-            raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {what}")
+            raise CandidateRejected(Status.WRONG, f"on {wording.describe_inputs(distribution)}: {what}")
         return Accuracy(errors, share)
 
     def check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:
@@ -400,7 +400,7 @@ class Judge:
         cpu_ms = float(torch.tensor(participant.cpu_ms_while_stopped).median())
         if cpu_ms > SLACK_SHARE * rounds.median_ms("candidate"):
             raise CandidateRejected(
-                Status.CHEATING, f"it runs for {cpu_ms:.3f} ms while it is stopped before a call"
+                Status.CHEATING, f"it used the CPU for {cpu_ms:.3f} ms before a call, while it was stopped"
             )
 
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:

@@ -41,10 +41,10 @@ _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _MAX_KEPT_BYTES = 1 << 30
 """On a GPU, input memory up to this size stays allocated for the next candidate."""
-_NOT_CHECKED = "could not be checked for writes out of bounds"
+_NOT_CHECKED = "the kernel could not be checked for writes out of bounds"
 _UNGUARDED = {
-    "cpu": "writes out of bounds were looked for around inputs only: there is no C++ compiler",
-    "cuda": "writes out of bounds were looked for around inputs only: torch's allocator cannot be replaced",
+    "cpu": "only inputs were checked for writes out of bounds: there is no C++ compiler",
+    "cuda": "only inputs were checked for writes out of bounds: torch's allocator cannot be replaced",
 }
 
 
@@ -160,8 +160,8 @@ class GuardedCalls:
             except CandidateRejected as error:
                 raise CandidateRejected(
                     error.status,
-                    f"its result depends on memory that it did not write, or outside its buffers (filled "
-                    f"with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
+                    f"its result depends on memory that it did not write, or on memory outside its buffers "
+                    f"(filled with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
 
     def close(self, close: Callable[[Participant], None]) -> None:

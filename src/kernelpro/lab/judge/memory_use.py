@@ -51,7 +51,7 @@ class MemoryUse:
             self.record(self._retained)
             if self.peak_bytes <= self._share:
                 raise torch.OutOfMemoryError(str(error)) from None
-            reason = f"it allocated {self._figures()}; the rest is needed to check its answers"
+            reason = f"it allocated {self._figures()}; the rest is needed to check its outputs"
             raise CandidateRejected(Status.CRASHED, reason) from None
 
     def _figures(self) -> str:
@@ -64,7 +64,7 @@ class MemoryUse:
         match = _REQUESTED.search(reason)
         requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
         if match and self.peak_bytes + requested < self._share - _NOTICEABLE:
-            return torch.OutOfMemoryError(f"the plan left too little to the candidate: {reason}")
+            return torch.OutOfMemoryError(f"the plan left too little memory for the candidate: {reason}")
         more = f", and asked for {requested / GB:.1f} GB more" if match else ""
         first_line = reason.splitlines()[0]
         return CandidateRejected(Status.CRASHED, f"{first_line}; it had allocated {self._figures()}{more}")

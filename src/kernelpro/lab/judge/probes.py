@@ -61,15 +61,15 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     if reason := _randomness(oracle, first):
         return reason
     if AS_GIVEN not in tolerance.limits:
-        return f"not scorable: {tolerance.skipped.get(AS_GIVEN, 'no tolerance could be derived')}"
+        return f"no tolerance can be derived: {tolerance.skipped.get(AS_GIVEN, 'no inputs as given')}"
     if not all(_any_finite(leaf) for leaf in oracle.truth(first)):
         return "the reference's output is not finite on the inputs as given"
     limit = tolerance.limits[AS_GIVEN]
     if limit.norm >= 1:
-        return "at the allowed precision the reference itself is so far off that zeros pass"
+        return "at the allowed precision, the reference itself is so far off that zeros would pass"
     for shortcut in _shortcuts(oracle, first, work):
         if all(shortcut.passes(oracle, limit, seed) for seed in others):
-            return f"{shortcut.name} as an answer to the inputs as given"
+            return f"{shortcut.name} the check on inputs as given: a kernel could skip the work"
     return _skippable(oracle, limit, others)
 
 
@@ -219,7 +219,7 @@ def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
     ]
     for index in large:
         if _hides_half(oracle, limit, seeds[:_HALVED_SEEDS], index):
-            return f"half of input {index} can be skipped without the error leaving the tolerance"
+            return f"half of input {index} can be skipped: the error stays within the tolerance"
     return None
 
 

@@ -122,7 +122,7 @@ class Tolerance:
             return None, reason
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
-            return None, "no floating-point input"
+            return None, "the task has no floating-point input"
         try:
             truth = oracle.expected(seed, distribution)
         except BadInput as error:
@@ -131,9 +131,9 @@ class Tolerance:
             return None, str(error)
         infinite = distribution in WITH_INFINITIES
         if infinite and has_nan(truth):
-            return None, "the oracle is not a number there"
+            return None, "the reference returns NaN for them in float64"
         if distribution != AS_GIVEN and not infinite and not is_finite(truth):
-            return None, "the oracle is not finite"
+            return None, "the reference is not finite for them in float64"
         separable = distribution != ODD_ROWS and not infinite
         elements = output_elements(truth)
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
@@ -170,9 +170,9 @@ class Tolerance:
     def _without_odd_rows(self, oracle: Oracle) -> str:
         """Why inputs with odd rows say nothing about this task; empty if they do."""
         if not oracle.exact:
-            return "the oracle is not float64"
+            return "the reference does not run in float64"
         # an attention's logits reach millions there: which softmax is right depends on the order of sums
-        return "it multiplies matrices" if self._products > 0 else ""
+        return "the task multiplies matrices" if self._products > 0 else ""
 
     def _allowed(
         self,
