@@ -246,9 +246,7 @@ class CudaParticipant(Participant):
     ) -> None:
         slots = [slot for slot, _ in chain(*claims)]
         if not self.trusted and not is_proven(answer, nonce, list(zip(slots, chain(*outputs), strict=True))):
-            raise CandidateRejected(
-                Status.CHEATING, "it reported completion before its output was complete"
-            )
+            raise CandidateRejected(Status.CHEATING, "it reported completion before its output was complete")
 
     def _receive_launched(self, operation: str) -> dict[str, Any] | None:
         """The child's notice that everything is launched; None if it does not arrive in time."""
