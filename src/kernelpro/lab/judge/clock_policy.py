@@ -59,7 +59,7 @@ class ClockDecision:
     within_spinning: bool
     """On a CPU: spinning threads of an honest kernel could explain the hidden time (SPINNING_MS)."""
     inconclusive: bool
-    """The clocks disagree by more than the slack, but not significantly enough to call it cheating."""
+    """There is hidden time, but not enough, or not certainly enough, to call it cheating: it is charged."""
     charge_ms: dict[Kind, float]
     """By kind of call, hidden milliseconds to add to the candidate's time if its clock is not trusted."""
     certain_charge_ms: dict[Kind, float]

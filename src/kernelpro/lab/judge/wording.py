@@ -102,7 +102,7 @@ def notes(
     if not tolerance.limits[AS_GIVEN].separates:
         yield "this task cannot distinguish the allowed precision from the next lower one"
     if clocks.max_widen_ms > _NOTED_SHARE * decision.statistics.deciding_ms:
-        skipped = f" ({facts.burst_skip_reason})" if facts.burst_skip_reason else ""
+        skipped = f" (no bursts: {facts.burst_skip_reason})" if facts.burst_skip_reason else ""
         yield (
             f"calls are too short for the judge's clock{skipped}: "
             "the interval is widened by the time that the kernel's own clock may have missed"

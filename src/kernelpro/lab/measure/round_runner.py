@@ -284,7 +284,7 @@ class RoundRunner:
                 participant.prepare_round(seconds)
                 result = participant.burst(batch, spec, seconds, self.prelaunch)
                 if not result.distinct:
-                    raise _NoBursts("its outputs share memory")
+                    raise _NoBursts("the kernel's outputs share memory")
                 sample = result.sample
                 for seed, outputs in zip(seeds, result.outputs, strict=True):
                     self._accuracy = self._accuracy.combine(self._check(outputs, seed, AS_GIVEN))
@@ -296,9 +296,9 @@ class RoundRunner:
             out_of_memory = True
         if out_of_memory:  # outside the handler, because its frames hold memory
             self._release_memory(participant)
-            raise _NoBursts("the device has too little memory for bursts")
+            raise _NoBursts("the device has too little memory")
         if self.prelaunch and not sample.proven:
-            raise _NoBursts(f"{name} has too many launches for bursts")
+            raise _NoBursts(f"a burst of {name} has too many launches to be launched ahead")
         return sample
 
     def _release_memory(self, participant: Participant) -> None:
