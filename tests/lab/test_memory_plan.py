@@ -81,7 +81,7 @@ def test_a_task_that_does_not_fit_is_reported_with_figures() -> None:
 def test_what_was_given_up_is_stated() -> None:
     tight = plan(sizes(4.3, 4.3), 24)
     assert tight.given_up.startswith(
-        "24.0 GB of memory were free: candidate and baselines take turns in it, "
+        "only 24.0 GB of memory were free: candidate and baselines take turns in it, "
     )
     assert f"the oracle computes {tight.layout.slices} slices of the batch one by one" in tight.given_up
     unsliced = plan(sizes(4.3, 4.3), 24, sliceable=False)

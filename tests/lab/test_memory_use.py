@@ -34,7 +34,7 @@ def test_a_candidate_that_asks_for_more_than_its_share_gets_the_figures() -> Non
 
 
 def test_a_candidate_whose_share_was_not_there_is_not_blamed() -> None:
-    with pytest.raises(torch.OutOfMemoryError, match="the plan left too little to the candidate"):
+    with pytest.raises(torch.OutOfMemoryError, match="the plan left too little memory for the candidate"):
         blame(CandidateRejected(Status.CRASHED, CHILD), 10)
 
 

@@ -64,7 +64,7 @@ def test_a_structure_that_is_no_text_is_forged(claim: object) -> None:
             "{'y': y, 'w': z}",
             "returns {y: tensor, w: tensor}, should return {y: tensor, z: tensor}",
         ),
-        ("(y, z)", "y", "returns 1 tensors, should be 2"),
+        ("(y, z)", "y", "returns 1 tensors, should return 2"),
     ],
 )
 def test_outputs_in_another_structure_are_wrong(

@@ -85,13 +85,13 @@ class Lending:
     ("child", "reason"),
     [
         (Lending(), ""),
-        (Lending(torch.OutOfMemoryError("of the judge")), "the device has too little memory for bursts"),
+        (Lending(torch.OutOfMemoryError("of the judge")), "the device has too little memory"),
         (
             Lending(CandidateRejected(Status.CRASHED, "CUDA out of memory")),
-            "the device has too little memory for bursts",
+            "the device has too little memory",
         ),
-        (Lending(distinct=False), "its outputs share memory"),
-        (Lending(proven=False), "candidate has too many launches for bursts"),
+        (Lending(distinct=False), "the kernel's outputs share memory"),
+        (Lending(proven=False), "a burst of candidate has too many launches to be launched ahead"),
     ],
 )
 def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

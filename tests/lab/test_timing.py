@@ -163,10 +163,10 @@ def test_who_hides_in_bursts_alone_or_in_other_calls_alone_wins_nothing() -> Non
 
 
 def test_a_clock_that_hides_much_is_a_lie() -> None:
-    assert "follow each other" in compared(proven(rounds(0.15, 0.2), 0.03, 0.0), short=True).lie
+    assert "back-to-back calls" in compared(proven(rounds(0.15, 0.2), 0.03, 0.0), short=True).lie
     assert "launched ahead" in compared(proven(rounds(0.15, 0.2), 0.0, 0.03), short=True).lie
     found = compared(with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137))
-    assert "when inputs are shown only after" in found.lie
+    assert "when the inputs are written only after" in found.lie
 
 
 def test_where_the_end_of_calls_is_proven_identical_code_has_a_narrow_interval() -> None:
@@ -318,13 +318,13 @@ def test_a_costly_baseline_is_no_hiding_place() -> None:
 
 
 def test_time_outside_the_candidates_clock_is_a_lie() -> None:
-    assert "more pass until its output is there" in compared(rounds(0.1, 2.0, hidden_ms=1.0)).lie
+    assert "by the judge's clock its output is complete" in compared(rounds(0.1, 2.0, hidden_ms=1.0)).lie
     assert compared(rounds(0.5, 2.0, hidden_ms=0.1)).lie
 
 
 def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
     assert (
-        "when inputs are shown only after the clock has started"
+        "when the inputs are written only after the clock has started"
         in compared(rounds(0.1, 2.0, sealed_ms=1.0)).lie
     )
 
@@ -399,7 +399,7 @@ def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(
 def test_bursts_show_what_a_single_call_cannot() -> None:
     """A kernel of 5 us by its own clock that takes 40: far below what one round trip resolves."""
     assert compared(with_bursts(rounds(0.005, 0.04), 0.005), short=True).lie == ""
-    assert "follow each other" in compared(with_bursts(rounds(0.005, 0.04), 0.045), short=True).lie
+    assert "back-to-back calls" in compared(with_bursts(rounds(0.005, 0.04), 0.045), short=True).lie
 
 
 def test_without_proof_a_short_kernel_stays_in_doubt() -> None:
@@ -427,13 +427,13 @@ def test_what_differs_from_process_to_process_convicts_no_short_kernel() -> None
     assert compared(proven(rounds(0.07, 0.3, hidden_ms=0.08)), short=True).lie == ""
     assert compared(proven(rounds(0.07, 0.3, hidden_ms=0.2)), short=True).lie
     polls = with_bursts(rounds(0.07, 0.3, sealed_ms=0.08), 0.07)
-    assert "shown only after" in compared(polls, short=True).lie
+    assert "written only after" in compared(polls, short=True).lie
 
 
 def test_what_bursts_show_beyond_processes_is_counted_and_convicts_only_where_it_is_much() -> None:
     longer, far = (compared(with_bursts(rounds(0.29, 0.4), ms), short=True) for ms in (0.335, 0.45))
     assert not longer.lie and longer.inconclusive and longer.charged_ms == pytest.approx(0.045, abs=0.005)
-    assert "follow each other" in far.lie
+    assert "back-to-back calls" in far.lie
     alike = compared(with_bursts(rounds(0.29, 0.4), 0.30), short=True)
     assert not alike.lie and not alike.inconclusive and alike.charged_ms == 0
 

@@ -1,7 +1,7 @@
 """Starts the baselines of a task in the background: they compile while the judge derives the tolerance.
 
-Compilers may take long. Meanwhile the candidate is called once, so that one which never ends is rejected
-after its own time limit, and not after the compilers' time as well.
+Compilers may take long. Meanwhile the judge calls the first candidate once, so that a candidate that never
+ends is rejected after its own time limit instead of after the compilers have finished, too.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kernelpro.records import BadInput, Candidate, Status
 
 _POLL_SECONDS = 0.005
 _SOON_SECONDS = 1.0
-"""Compilers that find their code in a cache are done by then."""
+"""Compilers that find their code in a cache finish within this time."""
 
 
 class BaselineStartup:
-    """Baselines that are about to be ready."""
+    """Baselines that are starting and compiling."""
 
     def __init__(self, bench: Bench, start: Callable[[], Baselines]):
         """`start` starts them and their compilers."""
         self._bench, self._start = bench, start
         self._tried = False
-        """A candidate ran beside the compilers."""
+        """Whether a candidate ran beside the compilers."""
         self._begin()
 
     def _begin(self) -> None:
@@ -46,7 +46,7 @@ class BaselineStartup:
             self._error = error
 
     def will_take_long(self) -> bool:
-        """Whether the compilers are not done soon; waits a little for them."""
+        """Whether the compilers need longer than _SOON_SECONDS, for which this waits."""
         deadline = time.monotonic() + _SOON_SECONDS
         while time.monotonic() < deadline:
             if not self._thread.is_alive() and (not self._baselines or self._baselines.are_compiled()):
@@ -55,8 +55,10 @@ class BaselineStartup:
         return True
 
     def try_meanwhile(self, candidate: Candidate) -> None:
-        """Call the candidate once, in a process of its own; raises CandidateRejected if that takes too long.
-        Anything else that goes wrong is left to the checks."""
+        """Call the candidate once, in its own process; raises CandidateRejected if that takes too long.
+
+        Other failures are ignored: the checks that follow report them.
+        """
         self._tried = True
         bench, seconds = self._bench, self._bench.options.call_timeout
         try:
@@ -76,7 +78,7 @@ class BaselineStartup:
         bench.start_spares(("candidate",))
 
     def wait(self) -> None:
-        """Wait for the compilers, or until one of them has to measure on the device."""
+        """Wait until the compilers have finished, or until one of them has to measure on the device."""
         self._thread.join()
         try:
             if self._baselines:
@@ -85,10 +87,10 @@ class BaselineStartup:
             self._error = error
 
     def finish(self) -> Baselines:
-        """The compiled baselines; nothing else may use the device meanwhile. Raises BadInput, CannotStart or
-        torch.OutOfMemoryError.
+        """Finish compiling and return the baselines; nothing else may use the device meanwhile.
 
-        If they failed beside a candidate, which may have taken their memory, they start anew.
+        Raises BadInput, CannotStart or torch.OutOfMemoryError. If the baselines failed while a candidate ran
+        beside them and may have taken their memory, they are started again.
         """
         self._bench.await_spares()
         try:
@@ -120,7 +122,7 @@ class BaselineStartup:
 
 
 def start_baselines(bench: Bench, notes: list[str]) -> BaselineStartup:
-    """Start the reference in its sandbox. `notes` get those on baselines that are left out."""
+    """Start the reference in its sandbox. Notes on baselines that are left out are appended to `notes`."""
     options = bench.options
     variants = [name for name in options.baselines if bench.target == "cuda" or name != "eager_tf32"]
     if not any(name.startswith("eager") for name in variants):

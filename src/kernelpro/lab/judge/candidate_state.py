@@ -1,4 +1,4 @@
-"""What is known of the candidate that is being judged."""
+"""The state of the candidate that is being judged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kernelpro.records import Candidate
 
 @dataclass
 class CandidateState:
-    """The candidate that is being judged, and what is known of it so far."""
+    """The candidate that is being judged, and what the judge knows about it so far."""
 
     candidate: Candidate
     clock: Stopwatch = field(default_factory=Stopwatch)
     machine_code: str = ""
-    """Fingerprint of the candidate's machine code, once it is built."""
+    """Fingerprint of the candidate's machine code, after its build."""
     parameters: str | None = None
-    """How its parameters were set, once it is loaded."""
+    """Where its parameters come from, after loading: `by name`, `by seed` or `none`."""
     overwritten: tuple[str, ...] = ()
     """Parameters whose values were replaced by the reference's."""
     keep_own_values: bool = False
-    """Parameters keep the values of its constructor."""
+    """Parameters keep the values that its constructor gave them."""
     compile_seconds: float = 0.0
-    """Seconds that compilers ran while it was loaded and first called."""
+    """Seconds that compilers ran while it was loaded and called for the first time."""

@@ -1,18 +1,19 @@
-"""The policy on clocks: which hidden time convicts a candidate, is counted as its own, or widens its
-interval.
+"""The clock policy: what hidden time does to a verdict.
 
-Hidden time (measure/clocks.py) that is certainly above a slack means that the candidate's clock lies, and it
-is cheating. Hidden time that is resolved is counted as the candidate's. What is not resolved widens the
-interval of the result.
+Hidden time (measure/clocks.py) is time that the candidate's own clock does not show. It has three effects:
 
-On a GPU, where calls are prelaunched, their end is proven (sandbox/completion.py), and hidden time is
-resolved to PROVEN_PROCESS_MS, in bursts to a share of that. The speed-up is the least that any kind of calls
-shows, so one kind that is sound makes it sound: the interval of the kind with the least doubt is widened by
-that doubt. Where calls cannot be prelaunched, processes differ by PROCESS_MS, and bursts share that.
+ - Hidden time that certainly exceeds a slack means that the candidate's clock lies: it is `cheating`.
+ - Hidden time that is statistically significant is charged: it is added to the candidate's time.
+ - Hidden time that is not significant widens the interval of the speed-up.
 
-On a CPU that other work keeps busy the scheduler may delay the parent after each call, which looks the same,
-and a little of it (SPINNING_MS) is due to an honest kernel's own threads: there nobody is convicted, but the
-time is counted as the candidate's.
+On a GPU, the end of a prelaunched call is proven (sandbox/completion.py). Hidden time is then resolved to
+PROVEN_PROCESS_MS, divided by the number of calls in a burst. Where calls cannot be prelaunched, the
+resolution is PROCESS_MS, again divided by the calls of a burst. The speed-up is the lowest that any kind of
+call shows, so one reliable kind is enough: only the kind with the least doubt has its interval widened.
+
+On a CPU, other work may delay the parent after each call, which looks like hidden time, and threads of an
+honest kernel cause a little of it (SPINNING_MS). In both cases the time is charged to the candidate, but the
+verdict is not `cheating`.
 """
 
 from __future__ import annotations
@@ -38,33 +39,33 @@ from kernelpro.lab.measure.statistics import SYSTEMATIC, lower_bound, ratio_inte
 from kernelpro.records import Interval
 
 SPINNING_MS = 0.150
-"""OpenMP's threads go on spinning after a call; where they fill all cores of a CPU, the parent gets its own a
-tenth of a millisecond late. So much convicts nobody there, but is counted as the candidate's time."""
+"""OpenMP threads keep spinning after a call. If they occupy all cores, the parent gets a core back 0.1 ms
+late. On CPUs, hidden time up to this limit is charged to the candidate but does not make it `cheating`."""
 BURST_SHARE = 0.25
-"""Calls of a burst that is not prelaunched convict where they certainly take so much longer than the
-candidate's clock shows, and twice the differences between processes."""
+"""For calls of a burst that is not prelaunched. The candidate is `cheating` if its hidden time certainly
+exceeds this share of its own time plus twice the difference between processes."""
 _PROVEN_FACTOR = 4.0
-"""Calls whose end is proven convict where they certainly take SLACK_SHARE longer than the candidate's clock
-shows, and so many times the differences between processes."""
+"""For calls with a proven end. The candidate is `cheating` if its hidden time certainly exceeds SLACK_SHARE
+of its own time plus this many times the difference between processes."""
 
 
 @dataclass(frozen=True)
 class ClockDecision:
-    """What follows from the statistics of the two clocks."""
+    """The policy's conclusions from the statistics of the two clocks."""
 
     statistics: ClockStatistics
     lie: str
-    """Why the candidate's clock is not believed; empty when it is."""
+    """Why the candidate's clock is certainly wrong; empty if it is not."""
     within_spinning: bool
-    """On a CPU: the hidden time may be what an honest kernel's threads hide (SPINNING_MS)."""
+    """On a CPU: spinning threads of an honest kernel could explain the hidden time (SPINNING_MS)."""
     inconclusive: bool
-    """The clocks disagree by more than the slack, but not significantly enough to call it cheating."""
+    """There is hidden time, but not enough, or not certainly enough, to call it cheating: it is charged."""
     charge_ms: dict[Kind, float]
-    """By kind of call, what counts as the candidate's time where its clock is not fully believed."""
+    """By kind of call, hidden milliseconds to add to the candidate's time if its clock is not trusted."""
     certain_charge_ms: dict[Kind, float]
-    """The part of that of which there is no doubt."""
+    """The part of `charge_ms` that is beyond doubt."""
     widen_ms: dict[Kind, float]
-    """By kind of call, what may be hidden beyond that."""
+    """By kind of call, milliseconds that may be hidden beyond `charge_ms`: they widen the interval."""
 
     @property
     def charged_ms(self) -> float:
@@ -78,8 +79,8 @@ class ClockDecision:
 
 
 def decide_clocks(clocks: ClockStatistics, device: str, short: bool = False) -> ClockDecision:
-    """Apply the policy. `short`: the kernel is too short for single calls, and queued ones and bursts decide
-    where their ends are proven."""
+    """Apply the policy. `short`: single calls cannot resolve the kernel's time, so that queued calls and
+    bursts decide if their ends are proven."""
     own, hidden = clocks.deciding_ms, clocks.hidden["single"]
     slack = SLACK_MS[device] + SLACK_SHARE * own
     early = not clocks.proven and seems_early(clocks.sealed_ms, hidden.value, slack)
@@ -87,7 +88,7 @@ def decide_clocks(clocks: ClockStatistics, device: str, short: bool = False) -> 
         kind: _resolved_ms(clocks, kind) for kind in clocks.own_ms if kind != "single"
     }
     sound = clocks.proven or "burst" in clocks.own_ms
-    # bursts do not show a head start: their inputs are there before
+    # bursts do not reveal a head start: their inputs are written before the clock starts
     in_calls = max(hidden.value, clocks.sealed_ms, 0.0) if early or not sound else 0.0
     in_single = hidden.value if clocks.certain_ms["single"] > slack + (PROCESS_MS if short else 0.0) else 0.0
     charges: dict[Kind, float] = {kind: max(in_calls, ms) for kind, ms in resolved.items()}
@@ -105,7 +106,7 @@ def decide_clocks(clocks: ClockStatistics, device: str, short: bool = False) -> 
 
 
 def _resolved_ms(clocks: ClockStatistics, kind: Kind) -> float:
-    """Hidden time of a kind of calls that is no difference between processes; 0 where it may be one."""
+    """Hidden time of one kind of call, or 0 if differences between processes could explain it."""
     if kind == "queued" and not clocks.proven:
         return 0.0
     hidden = clocks.hidden[kind]
@@ -117,30 +118,34 @@ def _certain_ms(clocks: ClockStatistics, kind: Kind) -> float:
 
 
 def _lie(clocks: ClockStatistics, slack: float, short: bool) -> str:
-    """Why the candidate's clock is certainly wrong; empty where it is not."""
-    # above this the parent's clock is certain; below, other kinds of calls decide, or the time is counted
+    """Why the candidate's clock is certainly wrong; empty if it is not."""
+    # above this limit the parent's clock is certain; below it, other kinds of calls decide
     if clocks.certain_ms["single"] > slack + (PROCESS_MS if short else 0.0):
         shown, hidden = clocks.own_ms["single"], clocks.hidden["single"].value
-        return f"its own clock shows {shown:.4f} ms, but {hidden:.4f} ms more pass until its output is there"
+        return (
+            f"its own clock shows {shown:.4f} ms, but by the judge's clock its output is complete "
+            f"{hidden:.4f} ms later"
+        )
     if not clocks.proven and clocks.certain_head_start_ms > slack:
         return (
             f"calls take {clocks.sealed_ms:.4f} ms longer "
-            "when inputs are shown only after the clock has started"
+            "when the inputs are written only after the clock has started: in other calls it starts early"
         )
     for kind in (kind for kind in clocks.own_ms if kind == "burst" or (kind == "queued" and clocks.proven)):
         own, process = clocks.own_ms[kind], clocks.process_ms[kind]
         share, factor = (SLACK_SHARE, _PROVEN_FACTOR) if clocks.proven else (BURST_SHARE, 2.0)
         if clocks.certain_ms[kind] > share * own + factor * process:
-            what = "calls that follow each other" if kind == "burst" else "calls that are launched ahead"
+            what = "back-to-back calls" if kind == "burst" else "calls launched ahead of their inputs"
             took = own + clocks.hidden[kind].value
-            return f"its own clock shows {own:.4f} ms a call, but {what} take {took:.4f} ms each"
+            return f"its own clock shows {own:.4f} ms per call, but by the judge's {what} take {took:.4f} ms"
     return ""
 
 
 def _widen_ms(
     clocks: ClockStatistics, device: str, short: bool, resolved: Mapping[Kind, float]
 ) -> dict[Kind, float]:
-    """Doubt beyond what is counted; only for the kind of calls with the least, where one kind is sound."""
+    """Doubt beyond the charged time. If a kind of call is reliable, only the kind with the least doubt has
+    any."""
     if device == "cpu" or not (clocks.proven or "burst" in clocks.own_ms):
         return _widen_unproven_ms(clocks, device, short)
     kinds = [kind for kind in clocks.own_ms if kind == "burst" or (kind == "queued" and clocks.proven)]
@@ -153,7 +158,7 @@ def _widen_ms(
 
 def _widen_unproven_ms(clocks: ClockStatistics, device: str, short: bool) -> dict[Kind, float]:
     hidden = clocks.hidden["single"]
-    certain = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on a GPU processes differ by more
+    certain = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on GPUs processes differ by more
     unresolved = max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
     limit = RESOLVED_SHARE if device == "cpu" else SYSTEMATIC
     return {
@@ -170,9 +175,10 @@ def speedup(
     charge_ms: Mapping[Kind, float] | None = None,
     certain_charge_ms: Mapping[Kind, float] | None = None,
 ) -> Interval:
-    """How many times faster `fast` is: the lowest of what the kinds of calls show.
+    """How many times faster `fast` is: the lowest ratio over all kinds of calls.
 
-    `links`: `slow` stands for another participant that is slower than it by these log-ratios.
+    `links`: by kind of call, log-ratios of another participant's time to the time of `slow`. The result is
+    then the ratio to that other participant, which was not timed beside `fast`.
     """
     intervals = []
     for kind in rounds.kinds:
@@ -189,18 +195,18 @@ def speedup(
 
 
 def widen(ratio: Interval, own_ms: float, extra_ms: float) -> Interval:
-    """The interval if the candidate really took `extra_ms` longer than it shows.
+    """The interval, with its low end as if the candidate took `extra_ms` longer than its clock shows.
 
-    The interval already allows for differences between processes (SYSTEMATIC): doubt below that adds nothing.
+    The interval already allows for differences between processes (SYSTEMATIC), so smaller doubt adds nothing.
     """
     factor = min(1.0, math.exp(SYSTEMATIC) * own_ms / (own_ms + extra_ms))
     return Interval(ratio.value, ratio.low * factor, ratio.high)
 
 
 def charge(ratio: Interval, own_ms: float, extra_ms: float, certain_ms: float = 0.0) -> Interval:
-    """The interval where `extra_ms` that the candidate's clock did not show is counted as its own.
+    """The interval after adding hidden `extra_ms` to the candidate's own time.
 
-    `certain_ms`: the part of it of which there is no doubt.
+    `certain_ms`: the part of `extra_ms` that is beyond doubt; only this part lowers the high end.
     """
     factor, least = own_ms / (own_ms + extra_ms), own_ms / (own_ms + certain_ms)
     return Interval(ratio.value * factor, ratio.low * factor, ratio.high * least)
@@ -209,10 +215,11 @@ def charge(ratio: Interval, own_ms: float, extra_ms: float, certain_ms: float = 
 def adjust_for_interference(
     ratio: Interval, baseline_share: float, candidate_share: float, threshold: float = NOISE_SHARE
 ) -> Interval:
-    """The interval where a baseline takes only a share of its time while the candidate is not running.
+    """The interval, corrected if the baseline is faster while the candidate is not running.
 
-    A candidate may have left something running. What slows both alike (6 % in some runs of a matrix product)
-    is no difference between them. Shares above the `threshold` are noise.
+    A candidate may leave work running that slows the baseline. The shares are each side's time alone divided
+    by its time in rounds. If both sides are slowed alike (6 % in some runs of a matrix product), nothing is
+    corrected. A share above `threshold` is noise.
     """
     share = baseline_share / min(1.0, candidate_share)
     return ratio if share > threshold else Interval(ratio.value * share, ratio.low * share, ratio.high)

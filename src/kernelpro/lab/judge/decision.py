@@ -1,4 +1,4 @@
-"""Measured facts about one candidate, and the decision that follows from them. Words are in wording.py."""
+"""Measured facts about one candidate, and the decision that follows from them. wording.py describes it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kernelpro.records import Interval, ShapeTimes, Status
 
 @dataclass(frozen=True)
 class Facts:
-    """What was measured of one candidate."""
+    """Everything measured about one candidate."""
 
     source: str
     accuracy: Accuracy
     rounds: Rounds
     burst_skip_reason: str
-    """Why bursts gave no result."""
+    """Why there are no bursts; empty if there are."""
     peak_bytes: int
     own_share: float | None
-    """The share of the time in the candidate's own kernels; None where it cannot be measured."""
+    """The share of time in the candidate's own kernels; None if it cannot be measured."""
     prelaunch: bool
-    """Sealed calls were prelaunched."""
+    """Sealed calls were prelaunched: launched before their inputs were written."""
     retried_without_prelaunch: bool
     verified_calls: int
 
@@ -45,7 +45,7 @@ class Decision:
     """The baseline against which `faster` is decided."""
     clocks: ClockDecision
     charged: bool
-    """Hidden time counts as the candidate's own."""
+    """Hidden time was added to the candidate's own."""
     times: dict[str, Interval]
     speedup: dict[str, Interval]
     faster: Literal["yes", "no", "unclear"]
@@ -61,10 +61,10 @@ class Decision:
 
 
 def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Callable[[], bool]) -> Decision:
-    """The decision on a candidate whose outputs are right; raises CandidateRejected where it does not pass.
+    """The decision on a candidate whose outputs are right; raises CandidateRejected if it does not pass.
 
-    `others_are_busy` measures whether other work keeps the machine busy; called only where that excuses a
-    candidate.
+    `others_are_busy` measures whether other work keeps the machine busy. It is called only if that could
+    explain a candidate's hidden time.
     """
     rounds, anchor = facts.rounds, baselines.anchor
     corrections = baselines.excess_protocol_ms(facts.prelaunch)
@@ -88,7 +88,7 @@ def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Ca
 def _speedup(
     name: str, rounds: Rounds, baselines: Baselines, clocks: ClockDecision, charged: bool
 ) -> Interval:
-    """Against one baseline; one that was not timed beside the candidate is linked by the anchor."""
+    """The speed-up over one baseline. If it was not timed beside the candidate, the anchor links the two."""
     direct = name in rounds.samples
     timed = name if direct else baselines.anchor
     links = {} if direct else {kind: baselines.log_ratio_to_anchor(name, kind) for kind in rounds.kinds}
@@ -97,13 +97,13 @@ def _speedup(
 
 
 def _require_possible_time(own_ms: float, bench: Bench) -> None:
-    """Below the physical limit of the device something is not computed."""
+    """Reject a time below the device's physical limit: the kernel must have skipped work."""
     limit_ms = physics.impossible_ms(bench.work, bench.ceilings, bench.unit, bench.target)
     if own_ms < limit_ms:
         raise CandidateRejected(
             Status.REFUSED,
-            f"takes {own_ms:.4f} ms, but no kernel for this task can take less than {limit_ms:.4f} ms here: "
-            "it skips work, or the measured ceilings are too low",
+            f"takes {own_ms:.4f} ms, but the task's memory traffic and arithmetic take this device at least "
+            f"{limit_ms:.4f} ms: it skips work, or the device's measured ceilings are too low",
         )
 
 
@@ -111,7 +111,7 @@ def _require_own_work(facts: Facts, min_own_share: float) -> None:
     share = facts.own_share or 0.0
     if own_work.is_decoy(facts.source, facts.own_share):
         raise CandidateRejected(
-            Status.CHEATING, f"brings kernels of its own, but they do {share:.2%} of the work: a decoy"
+            Status.CHEATING, f"defines its own kernels, but they take {share:.2%} of the time: a decoy"
         )
     if share < min_own_share:
         raise CandidateRejected(

@@ -1,15 +1,15 @@
-"""The judge's procedure: one warm judge for one task, a verdict for each candidate.
+"""The judge's procedure: one long-lived judge per task, one verdict per candidate.
 
 Before the first candidate, once: load the reference, derive tolerances from the float64 oracle, probe whether
 the task can be scored, measure the floor, calibrate the baselines. Then for each candidate:
 
- 1. tripwires (rejected early), build in a sandbox without a GPU (cached, in parallel, see sandbox/builds.py);
+ 1. tripwires, which reject early; build in a sandbox without a GPU (cached, in parallel: sandbox/builds.py);
  2. a fresh sandbox: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
  4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified;
- 5. the share of the candidate's own kernels, then the decision (decision.py, clock_policy.py), in words;
+ 5. the share of the candidate's own kernels, the decision (decision.py, clock_policy.py), its description;
  6. energy (lab/energy), if requested, before the sandbox is closed;
- 7. in another sandbox, whether it stays inside its buffers (memory_safety.py), and whether it is right for
+ 7. in another sandbox: whether it stays inside its buffers (memory_safety.py), and whether it is right for
     another batch size (unseen_shape.py).
 """
 
@@ -51,8 +51,8 @@ _AS_GIVEN_CALLS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
 _LOAD_SAMPLE_SECONDS = 0.3
 _BUSY_SHARE = 0.2
-"""Share of all cores. At a load of five on two cores an honest kernel seemed to hide 2.9 ms, a scheduler time
-slice."""
+"""Other work keeps the machine busy if it uses more than this share of all cores. At a load of five on two
+cores an honest kernel seemed to hide 2.9 ms, a scheduler time slice."""
 
 
 class DuplicateMachineCode(Exception):
@@ -60,18 +60,18 @@ class DuplicateMachineCode(Exception):
 
 
 class Judge:
-    """Warm for one task on one device. Not thread-safe: timing is exclusive."""
+    """Judges the candidates of one task on one device. Not thread-safe: timing is exclusive."""
 
     def __init__(self, bench: Bench, report: Callable[[str], None] = print):
         self.bench, self._report = bench, report
         self.notes: list[str] = []
         self.not_scorable: str | None = None
-        """Why the task cannot be scored; None where it can."""
+        """Why the task cannot be scored; None if it can."""
         self._teardown_threads: list[threading.Thread] = []
         self._preparation_seconds: dict[str, float] = {}
         self._startup: BaselineStartup | None = None
         self._baselines: Baselines | None = None
-        """Once they are calibrated."""
+        """None until they are calibrated."""
         self._energy_meter: EnergyMeter | None = None
         self._unseen: UnseenCall | None = None
 
@@ -82,7 +82,7 @@ class Judge:
 
     @property
     def preparation_seconds(self) -> dict[str, float]:
-        """By stage, and in `total`."""
+        """Seconds of each stage of the preparation, and in `total`."""
         return self._preparation_seconds
 
     @property
@@ -93,7 +93,7 @@ class Judge:
 
     @property
     def seeds(self) -> dict[str, str]:
-        """The compilers' code for baselines, as candidates."""
+        """The compilers' code for baselines as candidates, by baseline."""
         return self._baselines.seeds if self._baselines else {}
 
     def report_to(self, report: Callable[[str], None]) -> None:
@@ -103,9 +103,10 @@ class Judge:
     # --- preparation ---------------------------------------------------------------------------------
 
     def prepare(self, timed: bool = True) -> None:
-        """Everything that is done once for a task, on an open bench, but `calibrate`. Raises BadInput.
+        """Do everything that is needed once per task, on an open bench, except `calibrate`. Raises BadInput.
 
-        If not `timed`, only finds out whether the task can be scored.
+        Where processes take turns in memory, this also calibrates. If not `timed`, only determine whether the
+        task can be scored.
         """
         bench, clock = self.bench, self.bench.preparation
         at_once = timed and not bench.plan.layout.takes_turns
@@ -117,7 +118,7 @@ class Judge:
                 memory_safety.prepare(bench.target)
         with clock("tolerance"):
             self._report("deriving the tolerance")
-            distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)  # probes look at inputs as given alone
+            distributions = DISTRIBUTIONS if timed else (AS_GIVEN,)  # probes use only inputs as given
             self.tolerance = Tolerance(bench.oracle, bench.precision, bench.new_seed(), distributions)
             self._verification_inputs = self._draw_verification_inputs()
             self.as_given_seed = next(s for s, name in self._verification_inputs if name == AS_GIVEN)
@@ -135,8 +136,8 @@ class Judge:
         self._preparation_seconds = clock.seconds()
 
     def _draw_verification_inputs(self) -> list[tuple[int, str]]:
-        """Seeds and distributions: new seeds, but for spikes those from which the limit was derived
-        (tolerance.py)."""
+        """Seeds and distributions. Distributions whose limit depends on the draw (TOLERANCE_SAMPLES) get the
+        seed from which the limit was derived; others get new seeds."""
         names = [AS_GIVEN] * (_AS_GIVEN_CALLS - 1) + list(self.tolerance.limits)
         return [
             (self.tolerance.seed if name in TOLERANCE_SAMPLES else self.bench.new_seed(), name)
@@ -144,10 +145,10 @@ class Judge:
         ]
 
     def calibrate(self, candidate: Candidate | None = None) -> None:
-        """Time the baselines, once for a task and effort. Raises BadInput.
+        """Time the baselines, once per task and effort. Raises BadInput.
 
-        `candidate`: is called once while compilers take long: one that never ends is rejected before they are
-        done.
+        `candidate` is called once if the compilers take long, so that a candidate that never ends is rejected
+        before they finish.
         """
         if self._baselines is None:
             self._calibrate(candidate)
@@ -170,12 +171,12 @@ class Judge:
         self._baselines, self._runner = baselines, RoundRunner(bench, baselines, self._check)
         with clock("calibrate"):
             self._calibrate_enough()
-        # no baseline beats the floor: one that does shows that a ceiling was measured too low
+        # no baseline can beat the floor: if one does, a ceiling was measured too low
         times = (baselines.time_ms(name).value for name in baselines.variants)
         bench.floor_ms = min(bench.floor_ms, *times)
 
     def _calibrate_enough(self) -> None:
-        """Run the calibration rounds that the current effort requires and that are still missing."""
+        """Run the calibration rounds that the current effort still needs."""
         missing = self._runner.round_count() - self.baselines.calibrated_rounds
         if missing > 0:
             self._report("calibrating the baselines")
@@ -187,8 +188,9 @@ class Judge:
     def judge(self, candidate: Candidate, known_machine_code: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate.
 
-        Raises DuplicateMachineCode where the fingerprint of its machine code is in `known_machine_code`, and
-        torch.OutOfMemoryError where the memory plan was wrong; nothing else, whatever the candidate does.
+        Raises DuplicateMachineCode if the fingerprint of its machine code is in `known_machine_code`, and
+        torch.OutOfMemoryError if the memory plan was wrong. Nothing that the candidate does raises anything
+        else.
         """
         state = CandidateState(candidate)
         if self.not_scorable:
@@ -197,7 +199,7 @@ class Judge:
             return self._judge(state, known_machine_code)
         except CandidateRejected as error:
             by_seed = state.parameters == "by seed" and error.status is Status.WRONG
-            hint = "; its parameters were built by seed, since names or shapes differ from the reference's"
+            hint = "; it keeps its constructor's parameters: names or shapes differ from the reference's"
             return self._verdict(state, error.status, f"{error.reason}{hint if by_seed else ''}")
         finally:
             health.check_device(self.bench.target)
@@ -224,13 +226,16 @@ class Judge:
                 guarded.close(self._close_in_background)
 
     def _measure_with_right_values(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
-        """As `_measure_and_decide`. A candidate that is wrong with the reference's values is tried once more
-        with those that its constructor made of the same seed: it may have changed weights there (a scale
-        folded into them), which values by name undo."""
+        """As `_measure_and_decide`, with a second try for a candidate that is wrong.
+
+        The first try overwrites its parameters with the reference's values. That undoes changes that its
+        constructor made on purpose, such as folding a scale into the weights. The second try keeps the values
+        that the constructor made from the reference's seed.
+        """
         try:
             return self._measure_and_decide(state, guarded)
         except CandidateRejected as error:
-            # a live module's weights follow from no seed
+            # no seed reproduces the weights of a live module
             by_seed = self.bench.task.form == "kernelbench"
             if error.status is not Status.WRONG or not (by_seed and state.overwritten):
                 raise
@@ -242,7 +247,7 @@ class Judge:
                 raise error from None
 
     def _measure_and_decide(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
-        """The verdict before guarded calls; raises CandidateRejected where the candidate does not pass."""
+        """The verdict before guarded calls; raises CandidateRejected if the candidate does not pass."""
         clock = state.clock
         with clock("start"):
             participant = self.bench.start_candidate()
@@ -270,7 +275,8 @@ class Judge:
         return verdict
 
     def _with_memory_safety(self, state: CandidateState, verdict: Verdict, guarded: GuardedCalls) -> Verdict:
-        """The verdict of a candidate that stays inside its buffers; raises CandidateRejected for others."""
+        """The verdict with the results of guarded calls; raises CandidateRejected if the candidate leaves
+        its buffers."""
         self._report("checking for writes out of bounds")
         if self.bench.plan.layout.takes_turns or not self.bench.has_room_for_a_call():
             self.wait_for_teardown()  # its memory is needed
@@ -289,7 +295,7 @@ class Judge:
         self._teardown_threads.append(participant.close_in_background())
 
     def _measure(self, participant: Participant, state: CandidateState, memory: MemoryUse) -> Facts:
-        """Load, verify and time the candidate; raises CandidateRejected where it fails."""
+        """Load, verify and time the candidate; raises CandidateRejected if it fails."""
         clock, spec, runner = state.clock, self.bench.output_spec, self._runner
         with clock("load"):
             loaded = self.bench.load_candidate(participant, state.candidate, state.keep_own_values)
@@ -329,15 +335,15 @@ class Judge:
         return participant.process.peak_bytes()
 
     def wait_for_teardown(self) -> None:
-        """The last candidate's processes must have ended before this one is measured."""
+        """Wait until the last candidate's processes have ended: they would disturb the next timing."""
         while self._teardown_threads:
             self._teardown_threads.pop().join()
 
     def _verify(self, participant: Participant) -> Accuracy:
         """Verify calls on all distributions in random order.
 
-        On a GPU the last calls show whether calls can be prelaunched: by then nothing is loaded or tuned any
-        more.
+        On a GPU, the last of these calls also determine whether calls can be prelaunched, because by then the
+        candidate no longer loads or tunes anything.
         """
         accuracy, prelaunched = Accuracy(), False
         order = self.bench.secret.sample(self._verification_inputs, len(self._verification_inputs))
@@ -359,15 +365,15 @@ class Judge:
                 accuracy = accuracy.combine(self._check(result.outputs, seed, distribution))
             except CandidateRejected as error:
                 hint = (
-                    "; it was launched before its inputs were written: "
-                    "does a stream of its own not wait for the current one?"
+                    "; this call was launched before its inputs were written: "
+                    "if the kernel uses a stream of its own, that stream must wait for the current one"
                 )
                 raise CandidateRejected(
                     error.status, f"{error.reason}{hint if this_prelaunched else ''}"
                 ) from None
             if not early:
                 participant.check_output_unchanged(result)
-            del inputs, result  # before the next ones are made
+            del inputs, result  # frees memory for the next ones
         participant.can_prelaunch = prelaunched
         return accuracy
 
@@ -380,7 +386,7 @@ class Judge:
         share = limit.share_used(errors)
         if share > 1:
             what = wording.wrong_output(outputs, truth, errors, limit)
-            raise CandidateRejected(Status.WRONG, f"on inputs {distribution}: {what}")
+            raise CandidateRejected(Status.WRONG, f"on {wording.describe_inputs(distribution)}: {what}")
         return Accuracy(errors, share)
 
     def check_as_given(self, outputs: list[torch.Tensor], seed: int) -> None:
@@ -388,13 +394,13 @@ class Judge:
         self._check(outputs, seed, AS_GIVEN)
 
     def _require_no_early_work(self, participant: Participant, rounds: Rounds) -> None:
-        """Reject a child that wakes itself: it has a head start."""
+        """Reject a child that wakes itself up while it is stopped, which gives it a head start."""
         if not participant.cpu_ms_while_stopped:
             return
         cpu_ms = float(torch.tensor(participant.cpu_ms_while_stopped).median())
         if cpu_ms > SLACK_SHARE * rounds.median_ms("candidate"):
             raise CandidateRejected(
-                Status.CHEATING, f"it runs for {cpu_ms:.3f} ms while it is stopped before a call"
+                Status.CHEATING, f"it used the CPU for {cpu_ms:.3f} ms before a call, while it was stopped"
             )
 
     def _measure_energy(self, participant: Participant, rounds: Rounds) -> Energy:
@@ -413,8 +419,7 @@ class Judge:
     # --- deciding ------------------------------------------------------------------------------------
 
     def _decide(self, state: CandidateState, facts: Facts) -> Verdict:
-        """The verdict that follows from the facts; raises CandidateRejected where the candidate does not
-        pass."""
+        """The verdict that follows from the facts; raises CandidateRejected if the candidate fails."""
         decision = decide(facts, self.bench, self.baselines, self._others_are_busy)
         planned = self._runner.round_count()
         notes = wording.notes(decision, facts, self.tolerance, self.baselines, planned)
@@ -436,7 +441,7 @@ class Judge:
         )
 
     def _others_are_busy(self) -> bool:
-        """Whether other work keeps this machine busy, measured while all our own children stand still."""
+        """Whether other work keeps this machine busy, measured while our own children are stopped."""
         self.wait_for_teardown()
         with self.bench.quiet():
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE

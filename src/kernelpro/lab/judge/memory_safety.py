@@ -1,15 +1,16 @@
-"""Whether a candidate stays inside its buffers: calls with guards around them (sandbox/guards.py).
+"""Checks that a candidate stays inside its buffers, by calls with guards around them (sandbox/guards.py).
 
- 1. A fresh sandbox, in which every buffer lies between two margins. It starts beside the timed one, and loads
-    the candidate once that one has passed.
- 2. A call for each fill of the margins. Its output is checked against the oracle; then the parent looks at
-    the margins of the inputs, and the child at those of parameters, outputs and scratch buffers.
+ 1. A fresh sandbox starts beside the timed one. Every buffer in it lies between two margins. It loads the
+    candidate after the candidate has passed in the timed sandbox.
+ 2. The judge calls the candidate once for each fill of the margins. The parent checks the margins of the
+    inputs, the child those of parameters, outputs and scratch buffers. Then the output is checked against
+    the oracle.
  3. An overwritten margin, or an output that is wrong only here, makes the candidate `wrong`.
+ 4. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
+    status.
 
- 4. A call with a batch size that the task does not name (unseen_shape.py), which convicts nobody.
-
-A candidate that fails here in another way (an allocator that it requires is missing, too little memory) is
-not convicted: the verdict gets a note. The timed process has no guards, so guards cost no candidate time.
+Other failures here (an allocator that the candidate requires is missing, or memory is short) do not reject
+the candidate: the verdict gets a note. The timed process has no guards, so guards do not affect times.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import Candidate, Status, UnseenShape
 
 Check = Callable[[list[torch.Tensor], int, str], object]
-"""Raises CandidateRejected where outputs are wrong for the inputs of a seed and distribution."""
+"""Raises CandidateRejected if the outputs are wrong for the inputs of a seed and a distribution."""
 _FAULT = re.compile(rf"{FAULT} (after|before) (\d+) (\d+)")
 _MEMORY_CRASH = re.compile(r"^in forward.*killed by SIG(SEGV|BUS|ABRT)|illegal memory access")
 _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _MAX_KEPT_BYTES = 1 << 30
-"""Memory for inputs on a GPU that stays allocated for the next candidate."""
-_NOT_CHECKED = "could not be checked for writes out of bounds"
+"""On a GPU, input memory up to this size stays allocated for the next candidate."""
+_NOT_CHECKED = "the kernel could not be checked for writes out of bounds"
 _UNGUARDED = {
-    "cpu": "writes out of bounds were looked for around inputs only: there is no C++ compiler",
-    "cuda": "writes out of bounds were looked for around inputs only: torch's allocator cannot be replaced",
+    "cpu": "only inputs were checked for writes out of bounds: there is no C++ compiler",
+    "cuda": "only inputs were checked for writes out of bounds: torch's allocator cannot be replaced",
 }
 
 
 def prepare(target: str) -> None:
-    """Build what the guards need, once for a machine."""
+    """Build the library that the guards need, once per machine."""
     if target == "cpu":
         cpu_guards.build_library()
 
@@ -57,15 +58,15 @@ class GuardedCalls:
     """The guarded calls of one candidate. The process starts at once, in the background."""
 
     def __init__(self, bench: Bench, inputs: Sequence[tuple[int, str]]):
-        """`inputs`: seeds and distributions; those as given are used."""
+        """`inputs`: seeds and distributions; only inputs as given are used."""
         self._bench, self._inputs = bench, [pair for pair in inputs if pair[1] == AS_GIVEN]
         self._failure = ""
         self._participant: Participant | None = None
         self._is_clean = False
-        """All guarded calls were right."""
+        """All guarded calls gave right outputs and left the margins intact."""
         self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
         self._regions: list[Region] = []
-        if bench.target == "cpu":  # a process gets its files when it starts
+        if bench.target == "cpu":  # a process receives its shared files when it starts
             self._regions = bench.guarded_regions(self._region_bytes)
         self._thread = threading.Thread(target=self._start)
         self._thread.start()
@@ -78,19 +79,20 @@ class GuardedCalls:
             self._failure = str(error)
 
     def wait_until_started(self) -> None:
-        """Wait for the process: later it must not take memory or time from the timed one."""
+        """Wait until the process has started, so that its start does not disturb the timed process."""
         self._thread.join()
 
     def check(self, candidate: Candidate, check: Check, keep_own_values: bool = False) -> str:
-        """Raise CandidateRejected for a candidate that writes out of bounds; return a note, or nothing.
+        """Raise CandidateRejected if the candidate leaves its buffers or depends on memory it did not write.
 
-        `keep_own_values`: see Bench.load_candidate.
+        Return a note if it could not be checked, or not completely; else "". `keep_own_values`: see
+        CandidateLoader.load.
         """
         self.wait_until_started()
         if self._failure or self._participant is None:
             return f"{_NOT_CHECKED}: {self._failure}"
         try:
-            if not self._regions:  # on a GPU only now: the timed process has its memory first
+            if not self._regions:  # on a GPU: after the timed process has its memory
                 self._regions += self._bench.guarded_regions(self._region_bytes)
             self._bench.load_candidate(self._participant, candidate, keep_own_values)
             self._call(self._participant, check)
@@ -102,7 +104,7 @@ class GuardedCalls:
         return "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
 
     def try_unseen(self, call: UnseenCall | None) -> UnseenShape | None:
-        """Call the candidate with another batch size, after `check`; None where that cannot be tried."""
+        """Call the candidate with another batch size, after `check`; None if that is not possible."""
         participant = self._participant
         if call is None or participant is None or not self._is_clean:
             return None
@@ -129,7 +131,8 @@ class GuardedCalls:
         call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
-        """The error; for a crash in forward, with the access out of bounds that guarded calls show."""
+        """The error. If it is a memory fault in `forward`, guarded calls add which access was out of
+        bounds."""
         if not (error.status is Status.CRASHED and _MEMORY_CRASH.search(error.reason)):
             return error
         try:
@@ -144,39 +147,40 @@ class GuardedCalls:
         for index, (seed, distribution) in enumerate(self._inputs):
             fill, input_fill = FILLS[index % len(FILLS)], FILLS[(index + 1) % len(FILLS)]
             participant.prepare(bench.options.call_timeout, fill=fill)
-            # another byte: a kernel that copies past the end of its input would restore the output's margin
+            # inputs get another byte: else a kernel that copies past the end of its input into the output's
+            # margin would write the expected byte there
             margins.fill(raw, input_fill)
             seconds, inputs = bench.options.call_timeout, bench.oracle.inputs(seed, distribution)[1]
             with participant.may_compile(bench.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, bench.output_spec, seconds)
-            # what was overwritten explains a wrong output
+            # margins first: an overwritten one explains a wrong output
             _require_intact(margins.damages(raw, input_fill) + _reported_damages(participant, seconds))
             try:
                 check(result.outputs, seed, distribution)
             except CandidateRejected as error:
                 raise CandidateRejected(
                     error.status,
-                    f"its result depends on memory that it did not write, or outside its buffers (filled "
-                    f"with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
+                    f"its result depends on memory that it did not write, or on memory outside its buffers "
+                    f"(filled with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
 
     def close(self, close: Callable[[Participant], None]) -> None:
-        """End the process with `close`."""
+        """End the process, with `close` unless its memory has to be freed."""
         self.wait_until_started()
         if self._participant is None:
             return
         if self._bench.target == "cuda" and self._region_bytes > _MAX_KEPT_BYTES:
-            self._participant.close()  # no process may have it mapped when it is freed
+            self._participant.close()  # now: no process may map the memory when it is freed
             self._bench.release_guarded_regions()
         else:
             close(self._participant)
 
 
 def sanitize(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> list[str]:
-    """Notes of compute-sanitizer on a GPU candidate; raises CandidateRejected for invalid accesses and
-    barriers.
+    """Run a GPU candidate under compute-sanitizer.
 
-    Races and reads of unwritten memory may be harmless: they become notes.
+    Raises CandidateRejected for invalid accesses and barriers. Returns notes on races and on reads of
+    unwritten memory, which may be harmless.
     """
     if bench.target != "cuda":
         return []
@@ -202,7 +206,7 @@ def _require_intact(damages: list[Damage]) -> None:
 
 
 def _explain(error: CandidateRejected, participant: Participant) -> str:
-    """Raise for what shows an access out of bounds; return a note for any other failure."""
+    """Raise if the failure shows an access out of bounds; return a note for any other failure."""
     if error.status is Status.WRONG:
         raise error
     if error.status is Status.CRASHED and _ILLEGAL_ACCESS.search(error.reason):

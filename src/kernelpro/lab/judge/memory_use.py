@@ -1,4 +1,6 @@
-"""Who is to blame when memory runs out: the judge's own memory is never charged to a candidate."""
+"""Decides who is to blame when memory runs out: the candidate, or the judge's memory plan.
+
+The judge's own memory is never charged to a candidate."""
 
 from __future__ import annotations
 
@@ -18,24 +20,24 @@ _NOTICEABLE = 64 << 20
 
 
 class MemoryUse:
-    """What a candidate has taken of the memory that the plan leaves to it."""
+    """How much a candidate uses of the memory that the plan leaves to it."""
 
     def __init__(self, plan: MemoryPlan, in_use: Callable[[], int]):
-        """`in_use`: bytes that all processes but the judge use."""
+        """`in_use` returns the bytes that all processes except the judge use."""
         self._share, self._retained, self._in_use = plan.candidate_bytes, plan.retained_bytes, in_use
         self._before = in_use()
         self.peak_bytes = 0
 
     def record(self, retained: int = 0) -> None:
-        """Look at what is in use now; `retained` bytes of it are kept at the judge's request."""
+        """Measure the memory in use now, without `retained` bytes that are kept at the judge's request."""
         self.peak_bytes = max(self.peak_bytes, self._in_use() - self._before - retained)
 
     @contextmanager
     def blaming(self) -> Iterator[None]:
-        """Where memory runs out inside, decide who is to blame, while the candidate still holds its own.
+        """If memory runs out in this block, decide who is to blame while the candidate still holds its own.
 
-        Raises CandidateRejected, with figures, where the candidate took more than its share, and
-        torch.OutOfMemoryError where the plan was wrong.
+        Raises CandidateRejected, with figures, if the candidate took more than its share, and
+        torch.OutOfMemoryError if the plan was wrong.
         """
         try:
             yield
@@ -49,19 +51,20 @@ class MemoryUse:
             self.record(self._retained)
             if self.peak_bytes <= self._share:
                 raise torch.OutOfMemoryError(str(error)) from None
-            reason = f"it allocated {self._figures()}; the rest is needed to check its answers"
+            reason = f"it allocated {self._figures()}; the rest is needed to check its outputs"
             raise CandidateRejected(Status.CRASHED, reason) from None
 
     def _figures(self) -> str:
         return f"{self.peak_bytes / GB:.1f} GB of the {self._share / GB:.1f} GB that were free for it"
 
     def _explain(self, reason: str) -> Exception:
-        """Of a candidate that ran out of memory: not its fault where its share was not there."""
+        """The error for a candidate that ran out of memory. If its whole share was not available, the plan
+        was wrong."""
         self.record(self._retained)
         match = _REQUESTED.search(reason)
         requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
         if match and self.peak_bytes + requested < self._share - _NOTICEABLE:
-            return torch.OutOfMemoryError(f"the plan left too little to the candidate: {reason}")
+            return torch.OutOfMemoryError(f"the plan left too little memory for the candidate: {reason}")
         more = f", and asked for {requested / GB:.1f} GB more" if match else ""
         first_line = reason.splitlines()[0]
         return CandidateRejected(Status.CRASHED, f"{first_line}; it had allocated {self._figures()}{more}")

@@ -12,19 +12,19 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Status
 
 DECOY_SHARE = 0.01
-"""Kernels below 1 % of the time do no real work: on the CPU the call alone costs that much of a
-millisecond."""
+"""Kernels that take less than 1 % of the time do no real work. On the CPU, the call overhead alone is 1 % of
+a millisecond."""
 
 _DECLARES_LIBRARY_CALLS = re.compile(r"^# library-calls: \w", re.MULTILINE)
-"""The line by which a source declares which library calls do its work."""
+"""The line with which a source declares the library calls that do its work."""
 
 
 def own_share(
     participant: Participant, source: str, device: str, samples: list[Sample], seconds: float
 ) -> float | None:
-    """Share of device time (CPU: of the timed calls) in the candidate's own kernels.
+    """The share of device time (on a CPU: of the time of the timed calls) in the candidate's own kernels.
 
-    0 where it has none; None where the share cannot be measured.
+    0 if it has none; None if the share cannot be measured.
     """
     names = own_kernels(source)
     if not names:
@@ -40,7 +40,7 @@ def own_share(
         reply = participant.request({"op": "kernel_times", "set": 0}, seconds)
         times = {str(name): float(value) for name, value in reply["times"].items()}
     except CandidateRejected as error:
-        # a candidate that worked before and dies here evades the measurement
+        # a candidate that worked before and dies here is evading the measurement
         if participant.process.has_ended() or error.status is Status.TIMED_OUT:
             raise
         return None
@@ -52,10 +52,9 @@ def own_share(
 
 
 def is_decoy(source: str, measured: float | None) -> bool:
-    """Whether the source brings kernels that do next to nothing, and does not declare that a library does the
-    work.
+    """Whether the source defines kernels that do almost no work, and does not declare its library calls.
 
-    Declaring it gains nothing: the candidate then counts as a library call without own kernels.
+    Declaring them gains nothing: the candidate then counts as library calls without kernels of its own.
     """
     return (
         measured is not None

@@ -1,8 +1,9 @@
-"""Probes: can this task be scored at all?
+"""Probes whether a task can be scored at all.
 
-Shortcuts that cost less than the task are tried against the tolerance, on inputs as given: candidates are
-timed on those, and one that does the work on other inputs only would look fast. If a shortcut passes, or the
-reference is random, a speed-up on this task means nothing.
+A probe computes outputs by shortcuts that cost less than the task, and checks them against the tolerance. It
+uses inputs as given, because candidates are timed on those: a candidate that does the work only on other
+inputs would look fast. If a shortcut passes, or the reference is random, a speed-up on this task means
+nothing.
 """
 
 from __future__ import annotations
@@ -21,30 +22,33 @@ from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import Work
 
 _SAME, _SAME_INEXACT = 1e-9, 1e-3
-"""Two runs in float64 (or less) that differ by more are not the same computation."""
+"""If two runs on the same inputs differ by more, the reference is random. The second value is for an oracle
+that is not float64."""
 PROBE_SEEDS = 9
-"""For one probe. A shortcut that passes on half of all seeds passes on eight of them once in 256 times."""
+"""Seeds of one probe. A shortcut that passes on half of all seeds passes on eight of them 1 time in 256."""
 _MAX_HALVED_INPUTS = 4
 _MIN_HALVED_ELEMENTS = 16
 """Inputs with fewer elements are not halved."""
 _MAX_READ_RATIO = 1.01
-"""A task that only maps one input reads at most so many times its bytes: scales and offsets are small."""
+"""An element-wise task on one input reads at most this many times its bytes: scales and offsets are small."""
 _MAX_MAP_FLOPS = 8.0
-"""Operations per element that are hidden by reading and writing it, so that skipping them gains nothing."""
+"""Up to this many operations per element are hidden by reading and writing it, so skipping them gains
+nothing."""
 _UNCHANGED_STRIDE = 3
-"""One of so many neighbours in memory stays unchanged when a task is tested for being element-wise."""
+"""The test for an element-wise task leaves every third element unchanged."""
 _CLEAR_EXCESS = 3.0
-"""An error of so many times the limit needs no second seed."""
+"""If an error exceeds the limit by this factor, one seed is enough."""
 _HALVED_SEEDS = 5
+"""Seeds for the test whether half of an input can be skipped."""
 _PIECE = 1 << 23
 """Elements that are summed at once."""
 
 
 def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) -> str | None:
-    """Why the task cannot be scored, in one line; None when it can. `work`: what a call takes at least.
+    """Why the task cannot be scored, in one line; None if it can. `work`: the least work of a call.
 
-    A shortcut must pass on all seeds but the first, from which it may learn: a mean over a billion elements
-    hardly differs between seeds, and one seed proves nothing.
+    A shortcut may learn from the first seed. It counts if it passes on all others: one seed proves nothing,
+    since a mean over a billion elements, for example, hardly differs between seeds.
     """
     share = oracle.sample_share
     work = replace(
@@ -57,22 +61,22 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     if reason := _randomness(oracle, first):
         return reason
     if AS_GIVEN not in tolerance.limits:
-        return f"not scorable: {tolerance.skipped.get(AS_GIVEN, 'no tolerance could be derived')}"
+        return f"no tolerance can be derived: {tolerance.skipped.get(AS_GIVEN, 'no inputs as given')}"
     if not all(_any_finite(leaf) for leaf in oracle.truth(first)):
         return "the reference's output is not finite on the inputs as given"
     limit = tolerance.limits[AS_GIVEN]
     if limit.norm >= 1:
-        return "at the allowed precision the reference itself is so far off that zeros pass"
+        return "at the allowed precision, the reference itself is so far off that zeros would pass"
     for shortcut in _shortcuts(oracle, first, work):
         if all(shortcut.passes(oracle, limit, seed) for seed in others):
-            return f"{shortcut.name} as an answer to the inputs as given"
+            return f"{shortcut.name} the check on inputs as given: a kernel could skip the work"
     return _skippable(oracle, limit, others)
 
 
 def _randomness(oracle: Oracle, seed: int) -> str | None:
-    """Whether two runs on the same inputs differ, with the random generator in two states.
+    """Why the task is random: two runs on the same inputs, with other states of the random generator, differ.
 
-    The tolerance cannot decide this: it was derived from such runs.
+    The tolerance cannot decide whether they do, because it was derived from such runs. None if they agree.
     """
     form, leaves = oracle.inputs(seed)
     runs = []
@@ -89,7 +93,7 @@ def _randomness(oracle: Oracle, seed: int) -> str | None:
 
 
 ShortcutFunction = Callable[[list[torch.Tensor], Outputs], Outputs | None]
-"""Makes outputs from the inputs and the shapes of the right outputs; None where it does not apply."""
+"""Computes outputs from the inputs and the shapes of the right outputs; returns None if it does not apply."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class _Shortcut:
     name: str
     outputs: ShortcutFunction
     distributions: tuple[str, ...] = ()
-    """Other distributions on which it must pass too."""
+    """Other distributions on which it must also pass to count."""
 
     def passes(self, oracle: Oracle, limit: Limit, seed: int) -> bool:
         for distribution in (AS_GIVEN, *self.distributions):
@@ -109,10 +113,11 @@ class _Shortcut:
 
 
 def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
-    """Outputs that cost less than the task.
+    """Ways to compute outputs that cost less than the task.
 
-    Where the task only maps one input, a map of that is no shortcut, and a copy only if it passes on other
-    distributions too: ReLU of positive inputs still has to read and write all of them.
+    If the task itself is element-wise on one input, an affine map of that input is no shortcut. A copy of it
+    is one only if it also passes on other distributions: ReLU of positive inputs still has to read and write
+    every element.
     """
     known_outputs = oracle.truth(seed)
     elements = [leaf.numel() if leaf.is_floating_point() else -1 for leaf in oracle.inputs(seed)[1]]
@@ -131,16 +136,16 @@ def _shortcuts(oracle: Oracle, seed: int, work: Work) -> Iterator[_Shortcut]:
             also = ("negated", "spikes") if maps else ()
             yield _Shortcut(f"a copy of input {index} passes", _copy(index), also)
             if not maps:
-                # inputs are made again: large tasks have no memory to keep them
+                # draws the inputs again: large tasks have no memory to keep them
                 affine = _affine(oracle.inputs(seed)[1][index], known_outputs[0], index)
                 yield _Shortcut(f"an affine map of input {index} passes", affine)
 
 
 def _only_maps(oracle: Oracle, seed: int, index: int, truth: torch.Tensor, work: Work) -> bool:
-    """Whether the task only maps each element of this input, in a few operations.
+    """Whether the task is element-wise on this input, with a few operations per element.
 
-    Then an element's result does not depend on the others. Tested on the task itself: torch's tags miss some
-    element-wise operators (hardswish, in 2.13).
+    The test runs the task: it changes other elements and requires that the results of unchanged ones stay the
+    same. torch's tags are not used, because they miss some element-wise operators (hardswish, in 2.13).
     """
     form, leaves = oracle.inputs(seed)
     leaf = leaves[index]
@@ -167,19 +172,19 @@ def _filled(leaf: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 
 def _constant(leaf: torch.Tensor, value: float) -> torch.Tensor:
-    """So many equal elements, which take no memory."""
+    """A tensor like `leaf` with equal elements, which takes no memory."""
     return torch.full((), value, dtype=leaf.dtype, device=leaf.device).expand(leaf.shape)
 
 
 def _affine(known_input: torch.Tensor, known_output: torch.Tensor, index: int) -> ShortcutFunction:
-    """One slope and offset for each position of the last dimension, fitted on known inputs."""
+    """A slope and an offset for each position of the last dimension, fitted on known inputs and outputs."""
     matrix = known_output.dim() > 1
     columns = known_output.shape[-1] if matrix else 1
     x, y = (leaf.reshape(-1, columns) for leaf in (known_input, known_output))
     step = max(1, _PIECE // columns)
 
     def total(term: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The sum over rows, of a few at a time: in float64 they need much memory."""
+        """The sum over rows, a few rows at a time, because float64 copies need much memory."""
         rows = range(0, len(x), step)
         terms = (term(x[first : first + step].double(), y[first : first + step].double()) for first in rows)
         return sum((part.sum(0) for part in terms), torch.zeros((), dtype=torch.float64, device=y.device))
@@ -204,8 +209,8 @@ def _same_shapes(a: Outputs, b: Outputs) -> bool:
 
 
 def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
-    """Whether half of an input can be skipped: replacing it by the other half must show, unless it has no
-    effect."""
+    """Why half of an input can be skipped: replacing it by the other half changes the output, but the error
+    stays within the tolerance. None if that is true of no input."""
     leaves = enumerate(oracle.inputs(seeds[0])[1][:_MAX_HALVED_INPUTS])
     large = [
         index
@@ -214,14 +219,14 @@ def _skippable(oracle: Oracle, limit: Limit, seeds: list[int]) -> str | None:
     ]
     for index in large:
         if _hides_half(oracle, limit, seeds[:_HALVED_SEEDS], index):
-            return f"half of input {index} can be skipped without the error leaving the tolerance"
+            return f"half of input {index} can be skipped: the error stays within the tolerance"
     return None
 
 
 def _hides_half(oracle: Oracle, limit: Limit, seeds: list[int], index: int) -> bool:
-    """Whether the errors of a halved input mostly stay within the limit.
+    """Whether the median error of a halved input stays within the limit.
 
-    Where a half mostly exceeds it, a sixteenth does in one of a hundred calls.
+    If a half mostly exceeds the limit, a sixteenth exceeds it in one of a hundred calls.
     """
     errors: list[Errors] = []
     for seed in seeds:

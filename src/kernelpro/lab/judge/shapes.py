@@ -1,9 +1,9 @@
-"""One verdict on a task with several shapes, from the verdict on each of them.
+"""Combines the verdicts on the shapes of a task into one verdict.
 
 A candidate passes if it passes on every shape. Its time is the mean over all calls, weighted by how often
-each shape occurs; so are those of the baselines and the floor. That is what a user waits for, and it keeps
-one meaning of a millisecond for the search, the tuner and the budget. A geometric mean of speed-ups would
-give a shape that takes a microsecond as much say as one that takes a second.
+each shape occurs; the times of the baselines and the floor are averaged in the same way. This mean is the
+time that a user waits, and a millisecond means the same to the search, the tuner and the budget. A geometric
+mean of speed-ups would give a shape that takes a microsecond the same weight as one that takes a second.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from kernelpro.records.shapes import mean_times, total_speedup
 
 
 def judge_shapes(judge: Callable[[int], Verdict], shares: Sequence[float]) -> Verdict:
-    """The verdict on all shapes. `judge` gives that on one of them; the first failure ends it. `shares`: how
-    often each occurs."""
+    """The verdict on all shapes. `judge` judges one shape, by its index; the first failure is the verdict.
+
+    `shares`: how often each shape occurs, as a share of all calls.
+    """
     verdicts: list[Verdict] = []
     for number in range(len(shares)):
         verdict = judge(number)
@@ -33,7 +35,7 @@ def _on_shape(verdict: Verdict, number: int) -> Verdict:
 
 
 def combine_verdicts(verdicts: Sequence[Verdict], shares: Sequence[float]) -> Verdict:
-    """The verdict on all shapes from passed verdicts on each; of one, that verdict itself."""
+    """The verdict on all shapes from a passed verdict on each; a single verdict is returned unchanged."""
     if len(verdicts) == 1:
         return verdicts[0]
     shapes = tuple(
@@ -79,7 +81,7 @@ def _reason(faster: str, anchor: str, ratio: float, shapes: Sequence[ShapeTimes]
 
 
 def mean_floor(shapes: Sequence[ShapeTimes]) -> float | None:
-    """The mean floor of a call; None if that of a shape is unknown."""
+    """The mean floor of a call; None if the floor of any shape is unknown."""
     floors = [shape.floor_ms for shape in shapes]
     if None in floors:
         return None
@@ -99,7 +101,7 @@ def _sums(seconds: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def combine_probes(probes: Sequence[ProbeData], shares: Sequence[float]) -> ProbeData:
-    """The facts about all shapes from those about each; of one, those themselves."""
+    """The facts about all shapes from the facts about each; those about a single shape are unchanged."""
     if len(probes) == 1:
         return probes[0]
     failed = next((number for number, probe in enumerate(probes) if not probe.scorable), None)

@@ -1,25 +1,25 @@
 """How far from the oracle an output may be: derived for each task and distribution, never a constant.
 
-Errors are measured as in measure/errors.py. Two errors of the reference decide the limit:
+Errors are measured as in measure/errors.py. Two errors of the reference determine the limit:
 
-    allowed   at the allowed precision; never below the rounding of the output type and of a plain sum in it,
-              and for TF32 never below TF32 operands emulated in the oracle
+    allowed   at the allowed precision; at least the rounding error of the output type and of a plain sum in
+              it, and for TF32 at least the error of TF32 operands emulated in the oracle
     lower     at the next lower precision
 
-The limit on the norm is min(32 * allowed, sqrt(allowed * lower)): as far from rejecting an honest kernel as
-from accepting a cheaper precision. Where the two cannot be told apart it is 4 * allowed, and the verdict says
-so: where lower < 4 * allowed, or lower < 2 * allowed if the output has so many elements that its norm hardly
-varies. The limit on elements is looser, because a maximum has a long tail: twice the factor of the norm, at
-least 8.
+The limit on the norm is min(32 * allowed, sqrt(allowed * lower)). The square root is as far from rejecting an
+honest kernel as from accepting a cheaper precision. If the two precisions cannot be told apart, the limit is
+4 * allowed, and the verdict has a note. That is the case if lower < 4 * allowed; for outputs with at least
+1024 elements, whose norm hardly varies, if lower < 2 * allowed. The limit on single elements is looser,
+because a maximum has a long tail: its factor is twice that of the norm, and at least 8.
 
-Inputs with odd rows (offsets, constants) expose cancellation, not precision: there `allowed` is never below
-the error that a plain sum makes of the differences from an offset, nor below that of inputs that are off by
-a rounding, and the limit is 4 * allowed. On inputs with infinities the output must be finite exactly where
-the oracle is, and infinite with its sign or not a number elsewhere: compensated sums turn infinity into NaN.
-Where the oracle is not a number there, any value is right.
+Inputs with odd rows (offsets, constants) expose cancellation, not precision. Their limit is 4 * allowed,
+where `allowed` is at least the error of a plain sum of differences from an offset, and at least the error
+caused by inputs that are off by one rounding. On inputs with infinities, the output must be finite where the
+oracle is finite. Where the oracle is infinite, the output must be the same infinity or NaN, because
+compensated sums turn infinity into NaN. Where the oracle is NaN, any value is right.
 
-Where float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
-Its error is then measured against float64 in host memory, and is part of `allowed`.
+If float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
+The error of that reference is measured against float64 in host memory, and is part of `allowed`.
 """
 
 from __future__ import annotations
@@ -45,22 +45,26 @@ from kernelpro.lab.tasks.reference import BITS
 from kernelpro.records import BadInput
 
 FACTOR = 32.0
-"""Sums in another order, fused operations and fast intrinsics stay within a few ulp; 32 leaves them
-room and is still 2^8 below half precision."""
+"""Sums in another order, fused operations and fast intrinsics stay within a few ulp. A factor of 32 leaves
+them room and is still 2^8 below half precision."""
 UNSEPARATED = 4.0
+"""The factor if the allowed precision and the next lower one cannot be told apart."""
 _SEPARABLE = 4.0
+"""The least ratio of `lower` to `allowed` at which the two precisions can be told apart."""
 _SEPARABLE_MANY, _MANY = 2.0, 1024
+"""The same ratio for outputs with at least so many elements."""
 _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
+"""The significant bits of the next lower precision, by significant bits."""
 TOLERANCE_SAMPLES = {"spikes": 6, "mild spikes": 6, ODD_ROWS: 3}
-"""Inputs on which the reference's own error is measured; the worst counts. Where few values are large, the
-error depends on where they meet: the largest element error of attention differs by a factor of 1000 between
-draws, and an honest kernel was rejected on one draw in seven. So candidates are verified on the first of
-these inputs only."""
+"""Number of draws of a distribution on which the reference's own error is measured; the worst counts. If only
+a few values are large, the error depends on where they meet: the largest element error of attention differs
+by a factor of 1000 between draws, and an honest kernel was rejected on one draw in seven. So candidates are
+verified on the first of these draws only."""
 _MAX_HOST_SAMPLES = 2
-"""Fewer where each takes seconds in host memory."""
+"""Most draws if the error is measured in host memory, where each takes seconds."""
 _ILL_CONDITIONED_ELEMENT = 0.01
-"""The same for single elements, of inputs with odd rows: where a few of them are far off, which ones those
-are depends on the order of sums."""
+"""As _ILL_CONDITIONED, for single elements of inputs with odd rows: if a few elements are far off, the order
+of sums determines which ones."""
 _ROUNDING = 2.0**-23
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is skipped."""
@@ -76,7 +80,7 @@ class Limit:
     """Whether it distinguishes the allowed precision from the next lower one."""
 
     def share_used(self, errors: Errors) -> float:
-        """The errors as a share of the limit: above 1 the output is wrong."""
+        """The errors as a share of the limit; above 1, the output is wrong."""
         return max(_ratio(errors.norm, self.norm), _ratio(errors.element, self.element))
 
 
@@ -87,7 +91,7 @@ def _ratio(error: float, limit: float) -> float:
 
 
 class Tolerance:
-    """Limits for the distributions that suit the task; `skipped` names the others, with the reason."""
+    """Limits by distribution. `skipped` has the distributions that do not suit the task, with the reason."""
 
     def __init__(
         self, oracle: Oracle, precision: str, seed: int, distributions: tuple[str, ...] = DISTRIBUTIONS
@@ -96,8 +100,8 @@ class Tolerance:
         self.limits: dict[str, Limit] = {}
         self.skipped: dict[str, str] = {}
         self._products = -1
-        """Number of the reference's matrix products; -1: not counted yet. Without any, nothing is
-        emulated."""
+        """Number of the reference's matrix products; -1: not counted yet. Without products, there are no
+        operands to emulate at another precision."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
         for distribution in distributions:
             reason = ""
@@ -118,7 +122,7 @@ class Tolerance:
             return None, reason
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
-            return None, "no floating-point input"
+            return None, "the task has no floating-point input"
         try:
             truth = oracle.expected(seed, distribution)
         except BadInput as error:
@@ -127,14 +131,14 @@ class Tolerance:
             return None, str(error)
         infinite = distribution in WITH_INFINITIES
         if infinite and has_nan(truth):
-            return None, "the oracle is not a number there"
+            return None, "the reference returns NaN for them in float64"
         if distribution != AS_GIVEN and not infinite and not is_finite(truth):
-            return None, "the oracle is not finite"
+            return None, "the reference is not finite for them in float64"
         separable = distribution != ODD_ROWS and not infinite
         elements = output_elements(truth)
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
         if reason := _ill_conditioned(distribution, allowed):
-            return None, reason  # nothing that follows makes it smaller
+            return None, reason  # the steps that follow can only increase the error
         lower = self._lower(oracle, bits, form, leaves, truth) if separable else allowed
         samples = TOLERANCE_SAMPLES.get(distribution, 1)
         samples = samples if oracle.exact else min(samples, _MAX_HOST_SAMPLES)
@@ -146,7 +150,7 @@ class Tolerance:
             if reason := _ill_conditioned(distribution, allowed):
                 return None, reason
         if distribution == ODD_ROWS:
-            # the error of a sum, relative to the differences from the mean
+            # the error of a sum of values with the offset, relative to their differences from the mean
             floor = OFFSET * _sum_error(leaves, sum(elements), oracle.reference.dtype())
             allowed = allowed.combine(Errors(floor, floor))
             allowed = allowed.combine(_conditioning(oracle, form, leaves, truth))
@@ -164,11 +168,11 @@ class Tolerance:
         return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
 
     def _without_odd_rows(self, oracle: Oracle) -> str:
-        """Why inputs with odd rows say nothing about this task; empty where they do."""
+        """Why inputs with odd rows say nothing about this task; empty if they do."""
         if not oracle.exact:
-            return "the oracle is not float64"
-        # logits of millions: whose softmax is right depends on the order of sums
-        return "it multiplies matrices" if self._products > 0 else ""
+            return "the reference does not run in float64"
+        # an attention's logits reach millions there: which softmax is right depends on the order of sums
+        return "the task multiplies matrices" if self._products > 0 else ""
 
     def _allowed(
         self,
@@ -179,14 +183,14 @@ class Tolerance:
         leaves: list[torch.Tensor],
         truth: Expected,
     ) -> Errors:
-        """Error of the reference at the allowed precision."""
+        """The reference's error at the allowed precision."""
         own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
         errors = measure_errors(own, truth)
         if (host := oracle.own_error_source(form, leaves)) is not None:
             errors = errors.combine(measure_errors([leaf.cpu() for leaf in own], host))
             del host
         written = sum(leaf.numel() for leaf in own)
-        # 16-bit types are summed in float32: only their last rounding shows
+        # sums of 16-bit types are computed in float32, so only the rounding of the result remains
         floors = [
             2.0 ** -BITS[leaf.dtype] if leaf.dtype.itemsize <= 2 else _sum_error(leaves, written, leaf.dtype)
             for leaf in own
@@ -205,9 +209,9 @@ class Tolerance:
     def _lower(
         self, oracle: Oracle, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor], truth: Expected
     ) -> Errors:
-        """Error at the next lower precision of the matrix operands; without products, of the inputs.
+        """The error with matrix operands (without matrix products: inputs) at the next lower precision.
 
-        Without products TF32 means nothing, and float32 is the allowed precision.
+        Without matrix products TF32 means nothing, and float32 is the allowed precision.
         """
         lower = _NEXT_LOWER[
             bits if self._products or bits != 11 or oracle.reference.dtype() != torch.float32 else 24
@@ -219,18 +223,18 @@ class Tolerance:
 
 
 def _ill_conditioned(distribution: str, allowed: Errors) -> str:
-    """Why the distribution says nothing about a kernel; empty where it does."""
+    """Why the distribution says nothing about a kernel; empty if it does."""
     if distribution == AS_GIVEN or allowed.norm <= _ILL_CONDITIONED:
         return ""
     return f"the reference's own error is {allowed.norm:.1%}"
 
 
 def _accumulation(leaves: list[torch.Tensor], written: int) -> float:
-    """How much a plain sum in the allowed type may lose beyond one rounding: sqrt(L) / 4, at most 64.
+    """The allowed error of a plain sum, in roundings: sqrt(L) / 4, between 1 and 64.
 
-    L is the longest reduction that the shapes admit. The errors of L additions grow with sqrt(L), and the
-    narrowest hardware adds in four lanes. The reference itself may be better (torch sums in double on the
-    CPU), which must not be required of a kernel.
+    L is the longest reduction that the shapes admit. The error of L additions grows with sqrt(L), and the
+    narrowest hardware adds in four lanes. The reference itself may be more accurate (torch sums in double on
+    the CPU), but that must not be required of a kernel.
     """
     read = sum(leaf.numel() for leaf in leaves)
     longest = max([read / max(written, 1), *(max(leaf.shape, default=1) for leaf in leaves)], default=1.0)
@@ -238,15 +242,15 @@ def _accumulation(leaves: list[torch.Tensor], written: int) -> float:
 
 
 def _sum_error(leaves: list[torch.Tensor], written: int, dtype: torch.dtype) -> float:
-    """The relative error of a plain sum: in the type, or in float32 if that is wider."""
+    """The relative error of a plain sum, computed in the type or in float32, whichever is wider."""
     return 2.0 ** -max(BITS.get(dtype, 24), BITS[torch.float32]) * _accumulation(leaves, written)
 
 
 def _conditioning(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor], truth: Expected) -> Errors:
-    """The error of plain sums of inputs that are off by a rounding in float32.
+    """The error of plain sums of inputs that are off by one rounding in float32.
 
-    A reference may be right by its order of sums alone: attention of rows with an offset has logits of
-    millions, and torch's own fused kernel differed by twice the limit.
+    Without it, the order of sums alone would decide which kernel is right: attention of rows with an offset
+    has logits of millions, and torch's own fused kernel differed by twice the limit.
     """
     off = [_off_by_a_rounding(leaf) if leaf.is_floating_point() else leaf for leaf in leaves]
     errors = measure_errors(oracle.compute_expected(form, off), truth)
@@ -255,7 +259,8 @@ def _conditioning(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor
 
 
 def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:
-    """Each element rounded up or down at random. Rows of one value stay as they are: their sums are exact."""
+    """Each element moved up or down by one rounding, at random. Rows of equal values are kept: their sums are
+    exact."""
     generator = torch.Generator(leaf.device).manual_seed(0)
     up = torch.rand(leaf.shape, generator=generator, device=leaf.device) < 0.5
     wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32))

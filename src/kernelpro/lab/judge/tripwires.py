@@ -1,6 +1,7 @@
-"""Tripwires: constructs that no kernel needs and most cheats use. They reject early and explain.
+"""Tripwires: constructs in the source that no kernel needs and most cheats use.
 
-They are not the defence: each can be disabled by name, and the judge must hold without them.
+They reject such a source early, with an explanation. They are not the defense: each tripwire can be disabled
+by name, and the judge must withstand every attack without them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Tripwire:
     """Dotted names that are called or read in the Python code."""
     imports: frozenset[str] = frozenset()
     text: re.Pattern[str] | None = None
-    """Text in string literals, where native source is."""
+    """Text in string literals, which contain native source code."""
 
 
 _FRAMES = (
@@ -124,7 +125,7 @@ def inspect(source: str, disabled: tuple[str, ...]) -> None:
 
 
 def check(source: str, disabled: tuple[str, ...] = ()) -> str | None:
-    """Why the source is rejected, in one line; None where nothing matches. The source must parse."""
+    """Why the source is rejected, in one line; None if no tripwire matches. The source must parse."""
     if "all" in disabled:
         return None
     tree = ast.parse(source)

@@ -1,8 +1,8 @@
-"""A batch size that a task does not name: is a candidate right for it too?
+"""Checks whether a candidate is also right for a batch size that the task does not name.
 
-Kernels that hard-code sizes are the main weakness of generated kernels. So a candidate that passed is called
-once more with another batch size, in the process of its guarded calls (memory_safety.py), and the verdict
-reports the result. It is information: drop-in modules serve the judged shapes only.
+Hard-coded sizes are the main weakness of generated kernels. So a candidate that passed is called once more
+with another batch size, in the process of its guarded calls (memory_safety.py). The verdict reports the
+result, but its status does not depend on it: drop-in modules use a kernel only for the judged shapes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from kernelpro.lab.tasks.batches import describe_sizes
 from kernelpro.records import Status
 
 _FLOAT64_RATIO = 4
-"""Bytes of an output in float64, at most, by its own."""
+"""An output in float64 takes at most this many times the bytes of the output in its own type."""
 
 
 @dataclass(frozen=True)
 class UnseenCall:
-    """The call with another batch size, prepared once for a task."""
+    """The call with another batch size, prepared once per task."""
 
     batch: int
     inputs: list[torch.Tensor]
     slots: list[Slot]
     nbytes: int
-    """Bytes of a region for the slots."""
+    """Bytes of an input region that holds the slots with their margins."""
     spec: OutputSpec
     expected: list[torch.Tensor]
     limit: Limit
@@ -52,8 +52,10 @@ class UnseenCall:
 
 
 def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | None:
-    """The call, or None: the reference accepts no other batch size, or memory is short. It stays in memory
-    beside the cached inputs and outputs."""
+    """The call; None if the reference accepts no other batch size, or memory is short.
+
+    Its inputs and outputs stay in memory, beside the cached ones.
+    """
     form, leaves = bench.oracle.inputs(seed)
     nbytes = sum(leaf.nbytes for leaf in leaves) + _FLOAT64_RATIO * bench.output_spec.nbytes
     if bench.plan.layout.slices > 1 or nbytes > bench.plan.cache_bytes // 4:

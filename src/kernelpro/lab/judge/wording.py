@@ -1,4 +1,4 @@
-"""A decision in words and as plain data: the verdict's reason, its notes and its measurement."""
+"""Describes a decision for the user: the verdict's reason, its notes and its measurement."""
 
 from __future__ import annotations
 
@@ -16,27 +16,43 @@ from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.measure.statistics import median_interval
-from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, ODD_ROWS
+from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, NEGATIVE_INFINITIES, ODD_ROWS
 from kernelpro.records import Measurement
 
 _NOTED_SHARE = 0.10
-"""Below this share of the candidate's time, a widened interval needs no explanation."""
+"""A note explains a widened interval only if the doubt exceeds this share of the candidate's time."""
 _COMPARED = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}
 _NOTED_COMPILE_SECONDS = 1.0
+_INPUTS = {
+    "x3": "inputs multiplied by 3",
+    "x0.01": "inputs multiplied by 0.01",
+    "negated": "negated inputs",
+    "spikes": "inputs with spikes (a few values multiplied by up to 2^17)",
+    "mild spikes": "inputs with mild spikes (a few values multiplied by up to 2^6)",
+    ODD_ROWS: "inputs with odd rows (constant rows, and rows with a large offset)",
+    INFINITIES: "inputs with infinities",
+    NEGATIVE_INFINITIES: "inputs with negative infinities",
+}
+"""The distributions in words."""
+
+
+def describe_inputs(distribution: str) -> str:
+    """The inputs of a distribution, in words."""
+    return _INPUTS.get(distribution, f"inputs {distribution}")
 
 
 def reason(decision: Decision, facts: Facts) -> str:
     """The reason of a verdict that passed."""
     ratio = decision.speedup[decision.anchor].value
     no_own_work = facts.own_share is not None and facts.own_share < own_work.DECOY_SHARE
-    suffix = "; none of it in its own kernels" if no_own_work else ""
+    suffix = "; no time is spent in kernels of its own" if no_own_work else ""
     return f"correct; {_COMPARED[decision.faster]} {decision.anchor} ({ratio:.2f}x){suffix}"
 
 
 def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:
-    """How an output is wrong: its errors, the worst element and the first wrong one."""
+    """Why an output is wrong: its errors and limits, its worst element and its first wrong element."""
     overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
-    largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
+    largest = f"largest element error {errors.element:.2e} (limit {limit.element:.2e})"
     first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
     where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
     return f"{overall}, {largest}; {where}"
@@ -45,20 +61,24 @@ def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limi
 def standing_notes(
     bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
 ) -> Iterator[str]:
-    """Notes that hold whatever the verdict.
+    """Notes on the candidate and its sandbox, which do not depend on the verdict.
 
-    `parameters`: how the candidate's were set; `compile_seconds`: how long it compiled after its build.
+    `parameters`: where the candidate's parameters come from; `compile_seconds`: how long compilers ran after
+    the build.
     """
     yield from notes
     if compile_seconds >= _NOTED_COMPILE_SECONDS:
-        stage = "after the build, while it was loaded or first called"
+        stage = "after the build, while the kernel was loaded and called for the first time"
         yield f"compilers ran for {compile_seconds:.0f} s {stage}"
     if parameters == "by seed":
-        yield "parameters were built from the reference's seed: names, shapes or values differ"
+        yield (
+            "the kernel keeps the parameters that its constructor made from the reference's seed: "
+            "their names, shapes or values differ from the reference's"
+        )
     if given_up := bench.plan.given_up:
         yield given_up
     if not bench.oracle.exact and bench.plan.layout.exact:
-        yield "the oracle is not float64: the reference does not run in it"
+        yield "outputs are not compared with float64 results: the reference does not run in float64"
     if bench.launcher.level != "namespaces":
         why = bench.launcher.why_not_stronger or "as requested"
         yield f"weaker sandbox ({bench.launcher.level}): {why}"
@@ -71,50 +91,53 @@ def notes(
     clocks, rounds = decision.clocks, facts.rounds
     if decision.charged:
         if clocks.inconclusive:
-            why = "in many calls its clock and the judge's disagree"
+            why = "the kernel's clock and the judge's disagree in many calls"
         elif clocks.within_spinning:
-            why = "its own threads kept spinning after calls"
+            why = "the kernel's threads kept spinning after calls"
         else:
             why = "other work kept this machine busy"
-        yield f"{why}: {clocks.charged_ms:.4f} ms that its clock did not show count as its own"
+        yield f"{why}: {clocks.charged_ms:.4f} ms per call that its clock did not show are added to its time"
     if len(rounds.samples["candidate"]) + rounds.discarded < planned_rounds:
-        yield "timing stopped early: slower than the limit"
+        yield "timing stopped early: the kernel is slower than the limit (give_up_ratio)"
     if not tolerance.limits[AS_GIVEN].separates:
         yield "this task cannot distinguish the allowed precision from the next lower one"
     if clocks.max_widen_ms > _NOTED_SHARE * decision.statistics.deciding_ms:
-        skipped = f" ({facts.burst_skip_reason})" if facts.burst_skip_reason else ""
-        yield f"too short for the judge's clock{skipped}: the interval is widened by what may be hidden"
+        skipped = f" (no bursts: {facts.burst_skip_reason})" if facts.burst_skip_reason else ""
+        yield (
+            f"calls are too short for the judge's clock{skipped}: "
+            "the interval is widened by the time that the kernel's own clock may have missed"
+        )
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
         if name in (ODD_ROWS, INFINITIES):  # many tasks are not defined there
             continue
-        yield f"inputs {name} not used: {why}"
+        yield f"{describe_inputs(name)} were not used: {why}"
 
 
 def _prelaunch_notes(decision: Decision, facts: Facts, baselines: Baselines) -> Iterator[str]:
     anchor = decision.anchor
     if anchor not in baselines.prelaunchable:
-        yield f"{anchor} cannot be launched ahead of its inputs: launch overhead is part of all times"
+        yield f"{anchor} cannot be launched ahead of its inputs: all times include launch overhead"
     elif not facts.prelaunch:
         why = (
-            "delays the writing of its inputs when launched ahead of them"
+            "delays the writing of its inputs when it is launched ahead of them"
             if facts.retried_without_prelaunch
             else "cannot be launched ahead of its inputs"
         )
-        yield f"it {why}: it is compared with the baseline's device time"
+        yield f"the kernel {why}: it is compared with the baseline's time without launch overhead"
     single, queued = (
         float(facts.rounds.log_ratio(anchor, "candidate", kind).median().exp())
         for kind in ("single", "queued")
     )
     if facts.prelaunch and single < NOISE_SHARE * queued:
-        yield f"its host launches it slowly: {single:.2f}x in single calls, {queued:.2f}x on the device alone"
+        yield f"launching the kernel is slow: {single:.2f}x with launch overhead, {queued:.2f}x without"
 
 
 def measurement(
     decision: Decision, facts: Facts, tolerance: Tolerance, baselines: Baselines, target: str
 ) -> Measurement:
-    """The verdict's `measurement`: rounds, clocks, the A/A control."""
+    """The verdict's `measurement`: rounds, both clocks, and the anchor timed against itself (A/A)."""
     rounds, statistics = facts.rounds, decision.statistics
     walls = torch.tensor([s.wall_ms for s in rounds.calls("candidate", "single")], dtype=torch.float64)
     return Measurement(

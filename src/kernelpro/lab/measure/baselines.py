@@ -1,8 +1,8 @@
-"""Baselines: the reference in several variants, in a sandboxed process of its own, calibrated once for a
-task.
+"""Baselines: the reference in several variants, in a sandboxed process of its own, calibrated once per task.
 
-The fastest variant is the anchor: it is called in every round beside a candidate. The others are linked to it
-by ratios measured here in interleaved rounds, with an A/A control (the anchor against itself).
+The fastest variant is the anchor: it is called in every round beside a candidate. The other variants are
+linked to it by ratios that are measured here in interleaved rounds. An A/A control times the anchor against
+itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Baselines:
     variants: list[str]
     output_spec: OutputSpec
     inputs: Inputs
-    """Fresh inputs for a round."""
+    """Returns the inputs for a seed."""
     first_timeout: float
     call_timeout: float
     notes: list[str] = field(default_factory=list)
@@ -44,13 +44,13 @@ class Baselines:
     prelaunchable: set[str] = field(default_factory=set)
     """Variants whose calls can be launched before their inputs are written."""
     seeds: dict[str, str] = field(default_factory=dict)
-    """The compilers' code as candidates (lab/seeds), by variant, where it could be captured."""
+    """The compilers' code as candidates (lab/seeds), by variant, if it could be captured."""
     _control_variant: str = ""
     _reply: dict[str, Any] | None = None
-    """Of the compilers: what they have compiled, or that they wait."""
+    """The reply to `compile_variants`: what was compiled, or that a compiler waits to measure."""
 
     def start_compiling(self, start: dict[str, Any], load: dict[str, Any], tail: bytes) -> None:
-        """Load the reference and start the compilers; returns while they work."""
+        """Load the reference and start the compilers, without waiting for them."""
         try:
             self.participant.request(start, self.first_timeout)
             self.participant.request(load, self.first_timeout, tail)
@@ -66,14 +66,14 @@ class Baselines:
         return self._reply is not None or self.participant.process.channel.has_data()
 
     def await_compilers(self) -> None:
-        """Wait until the variants are compiled, or until a compiler has to measure on the device: it waits
-        for `finish_compiling` then."""
+        """Wait until the variants are compiled, or until a compiler has to measure on the device. Such a
+        compiler waits for `finish_compiling`."""
         if self._reply is None:
             self._reply = self._receive("compile_variants")
 
     def finish_compiling(self) -> Collection[str]:
-        """Let compilers measure; nothing else may use the device meanwhile. Returns the variants that
-        failed."""
+        """Let compilers measure and finish. Nothing else may use the device meanwhile. Returns the variants
+        that failed."""
         self.await_compilers()
         if self._reply and self._reply.get("tuning"):
             self._reply = None
@@ -85,8 +85,10 @@ class Baselines:
         return failed.keys()
 
     def warm_up(self, seed: int) -> None:
-        """Call every variant once, after `finish_compiling`; nothing else may use the device meanwhile. A
-        variant that failed is left out, with a note."""
+        """Call every variant once, after `finish_compiling`. Nothing else may use the device meanwhile.
+
+        Variants that failed are removed, with a note. Raises BadInput if the eager reference failed.
+        """
         reply = self._reply
         assert reply
         self.seeds = reply["seeds"]
@@ -123,12 +125,13 @@ class Baselines:
     def call(
         self, variant: str, inputs: list[torch.Tensor], sealed: bool = False, prelaunch: bool = True
     ) -> Sample:
-        """One call under the protocol; a sealed one is prelaunched where possible, unless `prelaunch` is
+        """One call under the protocol. A sealed call is prelaunched if possible, unless `prelaunch` is
         False."""
         return self._call(variant, inputs, sealed, prelaunch and variant in self.prelaunchable)
 
     def _call(self, variant: str, inputs: list[torch.Tensor], sealed: bool, prelaunch: bool) -> Sample:
-        self.participant.take_turn()  # if the candidate fails to free its memory, it is not the reference
+        # outside the block: if this fails, it is the candidate that has not freed its memory
+        self.participant.take_turn()
         try:
             self.participant.prepare_round(self.first_timeout, variant=variant)
             return self.participant.call(
@@ -138,7 +141,7 @@ class Baselines:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def burst(self, variant: str, batch: list[list[torch.Tensor]], prelaunch: bool = True) -> Sample:
-        """Several calls in a row, prelaunched where possible, unless `prelaunch` is False."""
+        """Several calls in a row, prelaunched if possible, unless `prelaunch` is False."""
         participant = self.participant
         assert isinstance(participant, CudaParticipant)
         ahead = prelaunch and variant in self.prelaunchable
@@ -149,7 +152,10 @@ class Baselines:
             raise BadInput(f"the reference does not run as baseline {variant}: {error.reason}") from None
 
     def calibrate(self, seeds: list[int]) -> None:
-        """Interleaved rounds of all variants, in which the first anchor is called twice (the A/A control)."""
+        """Run interleaved rounds of all variants, and choose the anchor.
+
+        Each round calls the first anchor twice: the second call is the A/A control.
+        """
         self._control_variant = self._control_variant or self.anchor
         for number, seed in enumerate(seeds):
             inputs, sealed = self.inputs(seed), self.uses_sealed_calls and number % 2 == 0
@@ -161,7 +167,7 @@ class Baselines:
                     for name in order
                 }
             )
-            del inputs  # before the next ones are made
+            del inputs  # frees memory for the next ones
         self.anchor = min(self.variants, key=lambda name: self.time_ms(name).value)
 
     @property
@@ -171,15 +177,16 @@ class Baselines:
 
     @property
     def calibrated_rounds(self) -> int:
-        """Calibration rounds so far."""
+        """The number of calibration rounds so far."""
         return len(self.rounds.samples.get(_CONTROL, []))
 
     def excess_protocol_ms(self, prelaunched: bool) -> dict[Kind, float]:
-        """What the protocol certainly costs the anchor beyond the variant that it costs least.
+        """By kind of call, how much more the protocol certainly costs the anchor than the variant that it
+        costs least, in ms.
 
-        It is the low end of an interval, not a difference of medians: while compilers keep all cores busy,
-        medians of some calls differ by up to a millisecond by chance. `prelaunched`: sealed calls are
-        prelaunched where possible; else their protocol is that of single calls.
+        It is the low end of an interval instead of a difference of medians, because medians differ by up to a
+        millisecond by chance while compilers keep all cores busy. `prelaunched`: whether sealed calls are
+        prelaunched if possible; otherwise they cost as much as single calls.
         """
         excess: dict[Kind, float] = {}
         for kind in self.rounds.kinds:
@@ -199,7 +206,7 @@ class Baselines:
         return median_interval(self.rounds.own_ms(variant))
 
     def log_ratio_to_anchor(self, variant: str, kind: Kind) -> torch.Tensor:
-        """Per-round log of how many times slower a variant is than the anchor. In bursts it is as in queued
+        """Per round, the log of the variant's time divided by the anchor's. For bursts it is that of queued
         calls."""
         return -self.rounds.log_link(self.anchor, variant, "queued" if kind == "burst" else kind)
 
@@ -208,7 +215,7 @@ class Baselines:
         self.participant.close()
 
     def self_comparison(self) -> Interval:
-        """A baseline against itself: the ratio that this machine shows for equal code."""
+        """The A/A control: the ratio that this machine measures between a baseline and itself."""
         return lower_bound(
             [
                 ratio_interval(self.rounds.log_ratio(_CONTROL, self._control_variant, kind))

@@ -1,8 +1,7 @@
-"""The workbench of a task: reference, oracle, shared memory, the device's ceilings, and the processes under
-test.
+"""The bench of a task: reference, oracle, shared memory, the device's ceilings, and the processes under test.
 
-Judging, profiling and energy measurement share it. The seed, the oracle and the recipe of the inputs stay in
-this process.
+Judging, profiling and energy measurement share it. The seeds, the oracle and the code that makes the inputs
+stay in this process.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ COMPILER_MODULES = (
     "torch._inductor.compile_fx",
     "torch._functorch._aot_autograd.autograd_cache",
 )
-"""What torch.compile imports: four of the five seconds that a compilation from its cache takes."""
+"""Modules that torch.compile imports. That takes four of the five seconds of a compilation from its cache."""
 _MAX_PLANS = 4
-"""A plan whose float64 run takes more memory than it assumed is made again with what that run took."""
+"""Attempts to plan memory: if the float64 run takes more than planned, another plan allows for it."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
-_ROOM_FACTOR = 2  # a guarded call takes more than the reference: margins, buffers that are used once
+_ROOM_FACTOR = 2  # a guarded call takes more than the reference: margins, and buffers that are not reused
 
 
 class Bench:
-    """Set up once for a task on one device; `close` cleans up at any point."""
+    """Everything that is set up once per task and device. `close` may be called at any point."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Bench:
         builds: Builds,
         plan_failures: int = 0,
     ):
-        """`plan_failures`: how often memory has run out although the plan said that it would not."""
+        """`plan_failures`: how often memory has run out despite the memory plan."""
         self.task, self.target, self.options = task, target, options
         self._plan_failures = plan_failures
         self._ballast: device_memory.Ballast | None = None
@@ -95,7 +94,7 @@ class Bench:
                     )
                 device_memory.avoid_fragmentation()
                 if are_compiled(self.options.baselines):
-                    self.launcher.preload(COMPILER_MODULES)  # meanwhile; on a CPU it would disturb ceilings
+                    self.launcher.preload(COMPILER_MODULES)  # on a CPU it would disturb the ceilings
                 torch.zeros(1, device="cuda")
             self._ballast = device_memory.Ballast(self.target)
             self.seed = secrets.randbits(48)
@@ -105,7 +104,7 @@ class Bench:
             if difference := self.reference.example_mismatch():
                 raise BadInput(
                     f"task {self.task.name}: it computes something else in a worker than in your process "
-                    f"({difference}): a value that it reads has changed since; make that value an input, "
+                    f"({difference}): a value that it reads has changed; make that value an input, "
                     "an attribute or a buffer"
                 )
             self.precision = self.reference.precision()
@@ -132,13 +131,13 @@ class Bench:
             self._plan_memory(sizes, seed)
 
     def measure_ceilings(self) -> None:
-        """The device's ceilings, and the task's floor under them."""
+        """Measure the device's ceilings, and compute the task's floor from them."""
         name = environment.snapshot(self.target).device
         self.ceilings = physics.load_ceilings(self.target, name, self.unit)
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.unit)
 
     def quiet(self) -> AbstractContextManager[None]:
-        """A context for timing: on a CPU none of our compilers runs meanwhile."""
+        """A context for timing: on a CPU, none of our compilers runs in it."""
         return without_compilers() if self.target == "cpu" else nullcontext()
 
     def new_seed(self) -> int:
@@ -146,20 +145,20 @@ class Bench:
         return self.secret.getrandbits(48)
 
     def inputs(self, seed: int) -> list[torch.Tensor]:
-        """The tensors of the inputs for a seed."""
+        """The input tensors for a seed."""
         return self.oracle.inputs(seed)[1]
 
     def find_resizing(self, seed: int) -> batches.Resizing | None:
-        """How the inputs of a seed get another batch size that the reference accepts; None if they cannot.
+        """How to resize the inputs of a seed to another batch size; None if the reference accepts none.
 
-        On a GPU an index out of range ends every later call in this process, so that a reference which may
-        index the batch keeps its size.
+        Also None for a reference that may index the batch on a GPU: an index out of range there makes every
+        later call of this process fail.
         """
         names = (operator.name for operator in self.operators)
         if self.target == "cuda" and any(map(batches.INDEXING.search, names)):
             return None
         form, leaves = self.oracle.inputs(seed)
-        model = self.reference.model()  # its own: it may keep something of the size of a batch
+        model = self.reference.model()  # a model of its own: it may store something of the size of the batch
 
         def run(cut: list[torch.Tensor]) -> list[torch.Tensor]:
             outputs: list[torch.Tensor] = []
@@ -191,8 +190,8 @@ class Bench:
         return TaskSizes(self._region_bytes, outputs, parameters, peak, exact_peak, copies)
 
     def _plan_memory(self, sizes: TaskSizes, seed: int) -> None:
-        """Fit everything to the memory that is there, and decide how the oracle computes. Raises BadInput."""
-        # what this process holds now is part of the plan
+        """Plan how to use the free memory, and choose how the oracle computes. Raises BadInput."""
+        # memory that this process holds now is part of the plan
         self.free_own_memory()
         self._call_bytes = sizes.peak
         held = torch.cuda.memory_allocated() if self.target == "cuda" else sizes.parameters
@@ -228,12 +227,11 @@ class Bench:
     def _find_slicing(self, seed: int) -> bool:
         try:
             return self.oracle.find_slicing(seed)
-        except torch.OutOfMemoryError:  # another process took it
+        except torch.OutOfMemoryError:  # another process took the memory
             return False
 
     def _try_oracle(self, seed: int, exact_bytes: int) -> int | None:
-        """Run the oracle once as the plan says; returns the bytes that it took, None where there were too
-        few."""
+        """Run the oracle once as planned; returns the bytes that it took, or None if memory ran out."""
         layout = self.plan.layout
         self.oracle.use_slices(layout.slices)
         if not layout.exact:
@@ -247,30 +245,30 @@ class Bench:
         return peak.nbytes if self.oracle.exact else 0
 
     def free_own_memory(self) -> None:
-        """Give memory that the judge does not need at the moment to other processes, and that of children
-        which take turns."""
+        """Free memory for other processes: what the judge does not need now, and that of the child whose turn
+        it was."""
         self.oracle.forget_inputs()
         self.turns.take(None)
         if self.target == "cuda":
             torch.cuda.empty_cache()
 
     def has_room_for_a_call(self) -> bool:
-        """Whether another process can load the candidate and call it, beside all that is there now."""
+        """Whether the free memory suffices for another process to load and call the candidate."""
         return self.target == "cpu" or torch.cuda.mem_get_info()[0] > _ROOM_FACTOR * self._call_bytes + GB
 
     @property
     def flush_bytes(self) -> int:
-        """Bytes that are written to empty the last-level cache."""
+        """Bytes that a flush of the last-level cache writes."""
         return self._flusher.nbytes
 
     @property
     def max_burst_calls(self) -> int:
-        """So many calls of a burst fit into memory; 0 where bursts do not."""
+        """The most calls of a burst that fit into memory; 0 if bursts do not fit."""
         return self.plan.burst_calls
 
     @property
     def candidate_buffer_sets(self) -> int:
-        """Buffer sets of a candidate."""
+        """The number of a candidate's buffer sets."""
         return self.plan.layout.candidate_sets
 
     def _region(self) -> Region:
@@ -280,7 +278,7 @@ class Bench:
         return region
 
     def _allocate_regions(self, sets: int) -> list[Region]:
-        """So many buffer sets; on an error none stays allocated."""
+        """Allocate `sets` buffer sets; after an error none stays allocated."""
         regions: list[Region] = []
         try:
             for _ in range(sets):
@@ -291,13 +289,13 @@ class Bench:
         return regions
 
     def release_regions(self, regions: list[Region]) -> None:
-        """Free buffers that no process uses any more."""
+        """Free buffers that no process uses anymore."""
         for region in regions:
             self._regions.remove(region)
             region.close()
 
     def _fill_regions(self, regions: list[Region]) -> None:
-        """Clear the buffers and write valid inputs: warm calls use what is there."""
+        """Clear the buffers and write valid inputs, which warm-up calls use."""
         inputs = self.inputs(self.new_seed())
         for region in regions:
             region.clear()
@@ -314,8 +312,8 @@ class Bench:
         }
 
     def start_reference(self, variants: Collection[str], buffer_sets: int | None = None) -> Participant:
-        """A process for the reference, which may keep its compilers' caches; with buffers for inputs, or
-        none."""
+        """A process for the reference, which keeps its compilers' caches; with `buffer_sets` sets of input
+        buffers (None: as planned)."""
         regions = self.reference_regions(buffer_sets)
         try:
             return self.launch_reference(variants, regions)
@@ -325,7 +323,7 @@ class Bench:
             raise
 
     def launch_reference(self, variants: Collection[str], regions: list[Region]) -> Participant:
-        """The same with these buffers. Thread-safe."""
+        """As `start_reference`, with these buffers. Thread-safe."""
         cache = compiler_cache_dir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
         if are_compiled(variants):
@@ -350,7 +348,7 @@ class Bench:
         return CompletionPage() if self.target == "cuda" else None
 
     def reference_regions(self, count: int | None = None) -> list[Region]:
-        """New buffers with inputs in them; by plan (`count` None) as many as fit, or the candidate's own."""
+        """`count` new buffer sets, filled with inputs (None: as planned; may be the candidate's own)."""
         if count is None and self._shares_regions:
             self._require_candidate_regions()
             regions = self._candidate_regions
@@ -359,14 +357,14 @@ class Bench:
         if regions:
             self._fill_regions(regions)
         if regions and self.target == "cuda":
-            regions[0].supports_gate()  # in this thread; another one may launch the process
+            regions[0].supports_gate()  # call it in this thread: another thread may launch the process
         if self.plan.layout.takes_turns:
-            self.free_own_memory()  # compilers need as much as a call
+            self.free_own_memory()  # compilers need as much memory as a call
         return regions
 
     @property
     def _shares_regions(self) -> bool:
-        """Baselines and guarded calls use the candidate's buffers."""
+        """Whether baselines and guarded calls use the candidate's buffers."""
         return not self.plan.layout.baseline_sets
 
     def _require_candidate_regions(self) -> None:
@@ -387,32 +385,32 @@ class Bench:
         return participant
 
     def start_candidate(self, role: str = "candidate", allowed_syscalls: tuple[str, ...] = ()) -> Participant:
-        """A fresh sandboxed process with nothing of the candidate in it yet. `allowed_syscalls`: for
+        """A fresh sandboxed process that has not loaded the candidate yet. `allowed_syscalls`: for
         profilers."""
         if self.target == "cpu":
-            # a file keeps more than its bytes (times, attributes, a position): the next child gets new ones
+            # a file carries more than its bytes (times, attributes, a position): each child gets new files
             self.release_regions(self._candidate_regions)
             self._candidate_regions = []
         self._require_candidate_regions()
         if self.target == "cuda":
-            torch.cuda.empty_cache()  # what the judge does not use is the candidate's
+            torch.cuda.empty_cache()  # memory that the judge does not use is for the candidate
         if role == "candidate" and (spare := self._take_spare(role)):
             spare.regions = self._candidate_regions
             return spare
         return self._start_process(role, self._candidate_regions, None, allowed_syscalls)
 
     def start_spares(self, roles: Collection[str] = ("candidate", "guarded")) -> None:
-        """Start the processes of the next candidate while the task is prepared."""
+        """Start the next candidate's processes in the background while the task is prepared."""
         if self.target == "cuda" and not self.options.memory_gib:
             for role in roles:
                 self._spares.begin(role, partial(self._start_process, role, [], None))
 
     def await_spares(self) -> None:
-        """Wait until they have started: nothing may be timed before."""
+        """Wait until the spares have started: nothing may be timed before."""
         self._spares.wait()
 
     def _take_spare(self, role: str) -> Participant | None:
-        return None if self.options.memory_gib else self._spares.take(role)  # it has no such limit
+        return None if self.options.memory_gib else self._spares.take(role)  # spares have no memory limit
 
     def _start_process(
         self,
@@ -454,7 +452,7 @@ class Bench:
         return self._participant(process, regions, page, slots=slots)
 
     def guarded_regions(self, nbytes: int) -> list[Region]:
-        """Memory for the inputs of guarded calls, with margins around them."""
+        """Memory for the inputs of guarded calls and the margins around them."""
         if self.target == "cpu":  # see start_candidate
             self.release_guarded_regions()
         if self._shares_regions:
@@ -468,13 +466,13 @@ class Bench:
         return list(self._guarded_regions)
 
     def release_guarded_regions(self) -> None:
-        """Free that memory, unless it is the candidate's; no process uses it any more."""
+        """Free the memory of `guarded_regions`, unless it is the candidate's. No process may still use it."""
         if not self._shares_regions:
             self.release_regions(self._guarded_regions)
         self._guarded_regions = []
 
     def start_guarded(self, regions: list[Region], slots: list[Slot], library: bytes) -> Participant:
-        """A fresh process for calls with guards; on a CPU they come from `library`."""
+        """A fresh process for calls with guards. `library`: on a CPU, the library that provides them."""
         if spare := self._take_spare("guarded"):
             spare.regions, spare.slots = regions, slots
             return spare
@@ -483,7 +481,7 @@ class Bench:
     def load_candidate(
         self, participant: Participant, candidate: Candidate, keep_own_values: bool = False
     ) -> LoadedParameters:
-        """Load the candidate (see CandidateLoader.load) and map its inputs. The last candidate has ended."""
+        """Load the candidate (see CandidateLoader.load) and map its inputs. The last one must have ended."""
         if participant.regions is self._candidate_regions:
             self._fill_regions(self._candidate_regions)
         loaded = self.loader.load(participant, candidate, self.options, keep_own_values)

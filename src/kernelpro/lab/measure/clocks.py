@@ -1,14 +1,15 @@
-"""Statistics of the two clocks: what the parent's clock shows beside the candidate's own.
+"""Statistics of the two clocks: the candidate's own, and the parent's.
 
-Of each call there are two times: `own_ms`, the child's claim (device events or its own counter, free of
-protocol), and `wall_ms`, the parent's, from before the inputs can be seen until the output is complete. What
-`wall_ms` holds beyond `own_ms` is the protocol's cost and the same for all participants, so in a round
+Each call has two times: `own_ms` is the child's claim (device events or its own counter, without the
+protocol), and `wall_ms` is measured by the parent, from before the inputs become visible until the output is
+complete. For an honest kernel, `wall_ms - own_ms` is the cost of the protocol, which is the same for all
+participants. So in each round
 
     hidden = (wall - own) of the candidate - (wall - own) of the baseline
 
-is the time that the candidate's clock did not show: noise around zero for an honest kernel. Where the end of
-calls is proven (sandbox/completion.py) it is known to a microsecond or two, in bursts to a share of that.
-What follows from it is decided in judge/clock_policy.py.
+is the time that the candidate's clock did not show: noise around zero for an honest kernel. If the end of
+calls is proven (sandbox/completion.py), hidden time is known to a microsecond or two; in bursts this error
+is divided by the number of calls. judge/clock_policy.py decides what hidden time means.
 """
 
 from __future__ import annotations
@@ -26,51 +27,51 @@ from kernelpro.lab.measure.statistics import CERTAIN, median_interval
 from kernelpro.records import Interval
 
 SLACK_MS = {"cuda": 0.030, "cpu": 0.050}
-"""Below the spread of one round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
+"""Tolerated hidden time, together with SLACK_SHARE of the candidate's time. It is below the spread of one
+round trip (45 us on an H200 host, about 90 us on a two-core machine)."""
 SLACK_SHARE = 0.05
 RESOLVED_SHARE = 0.10
-"""On a CPU, below this share of the candidate's time, what may be hidden does not widen the interval."""
+"""On a CPU, possibly hidden time below this share of the candidate's time does not widen the interval."""
 PROCESS_MS = 0.1
-"""The protocol's cost differs by so much between processes whose calls are not prelaunched."""
+"""The protocol's cost differs by this much between processes whose calls are not prelaunched."""
 PROVEN_PROCESS_MS = 0.0025
-"""The same where the end of calls is proven: 142.0 to 144.5 us on an H200, for two processes and kernels from
-10 us to 2.4 ms, with one stream or two."""
+"""The same if the end of calls is proven: the cost was 142.0 to 144.5 us on an H200, for two processes and
+kernels from 10 us to 2.4 ms, with one stream or two."""
 _HEAD_START_MS = 0.05
-"""On a GPU the median of some sealed calls, beyond that of others, differs by so much from candidate to
-candidate."""
+"""On a GPU, the median hidden time of sealed calls minus that of single calls differs by this much between
+candidates."""
 
 
 @dataclass(frozen=True)
 class ClockStatistics:
-    """What the parent's clock shows of one candidate beside its own clock, for a call. Nothing is decided
-    here."""
+    """What both clocks show about one candidate, in milliseconds per call. judge/clock_policy.py decides."""
 
     own_ms: dict[Kind, float]
     """The median of the candidate's own clock, by kind of call."""
     hidden: dict[Kind, Interval]
-    """What its clock did not show."""
+    """Hidden time, by kind of call."""
     certain_ms: dict[Kind, float]
-    """The low end of the same, at the level that convicts."""
+    """The low end of the hidden time's interval at the level CERTAIN, which a `cheating` verdict requires."""
     process_ms: dict[Kind, float]
-    """How much of the same may be a difference between processes."""
+    """How much of the hidden time differences between processes could explain."""
     proven: bool
-    """The ends of queued calls, and of those of bursts, were proven."""
+    """The ends of all queued calls and bursts were proven."""
     certain_head_start_ms: float
-    """By how much sealed calls certainly take longer, both in themselves and beyond single calls."""
+    """Hidden time that sealed calls certainly have, both in total and beyond that of single calls."""
 
     @property
     def deciding_ms(self) -> float:
-        """The candidate's own time in queued calls, where there are any."""
+        """The candidate's own time in queued calls if there are any, else in single calls."""
         return self.own_ms["queued" if "queued" in self.own_ms else "single"]
 
     @property
     def sealed_ms(self) -> float:
-        """What its clock did not show in sealed calls; 0 where there were none."""
+        """Hidden time of sealed calls; 0 if there were none."""
         return self.hidden["queued"].value if "queued" in self.hidden else 0.0
 
     @property
     def burst(self) -> Interval | None:
-        """Milliseconds a call in bursts by the parent's clock; None without bursts."""
+        """Milliseconds per call in bursts by the parent's clock; None without bursts."""
         if "burst" not in self.hidden:
             return None
         own, hidden = self.own_ms["burst"], self.hidden["burst"]
@@ -80,10 +81,10 @@ class ClockStatistics:
 def measure_clocks(
     rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]
 ) -> ClockStatistics:
-    """Statistics of the two clocks for one participant beside a baseline.
+    """Statistics of the two clocks for one participant relative to a baseline.
 
-    `corrections_ms`: what the protocol costs the baseline beyond the leanest one; a candidate may not hide in
-    it.
+    `corrections_ms`: by how much the protocol costs the baseline more than the variant that it costs least.
+    It is added to the hidden time: otherwise a candidate could hide that much.
     """
     own_ms, hidden, certain, process = {}, {}, {}, {}
     for kind in rounds.kinds:
@@ -103,10 +104,10 @@ def measure_clocks(
 
 
 def has_head_start(rounds: Rounds, name: str, baseline: str, corrections_ms: Mapping[Kind, float]) -> bool:
-    """Whether sealed calls on a GPU seem to take longer than others.
+    """Whether sealed calls on a GPU seem to take longer than single calls.
 
-    Then the candidate works before it is told to, or its process was given the device while it waited for its
-    gate. Calls that are not prelaunched show which.
+    Either the candidate works before it is called, or its process was given the device while it waited for
+    its gate. Calls that are not prelaunched show which of the two is true.
     """
     if rounds.are_proven(name, baseline, "queued"):
         return statistics.median(rounds.disturbances_ms(name, baseline)) > 0
@@ -119,7 +120,7 @@ def has_head_start(rounds: Rounds, name: str, baseline: str, corrections_ms: Map
 def _hidden(
     rounds: Rounds, name: str, baseline: str, kind: Kind, corrections_ms: Mapping[Kind, float]
 ) -> torch.Tensor:
-    if rounds.are_proven(name, baseline, kind):  # no host, and so none of its differences, is part of it
+    if rounds.are_proven(name, baseline, kind):  # excludes the host, and so differences between hosts
         return rounds.hidden_ms(name, baseline, kind)
     calls = rounds.calls(name, kind)[0].calls
     return rounds.hidden_ms(name, baseline, kind) + corrections_ms.get(kind, 0.0) / calls
@@ -135,15 +136,15 @@ def _certain_head_start(
 
 
 def seems_early(sealed_ms: float, hidden_ms: float, slack_ms: float) -> bool:
-    """Whether sealed calls take so much longer than single ones that a head start is likely."""
+    """Whether sealed calls hide so much more time than single calls that a head start is likely."""
     return sealed_ms - max(0.0, hidden_ms) > slack_ms + _HEAD_START_MS
 
 
 def solo_share(rounds: Rounds, name: str, kind: Kind, trusted: bool = False) -> float:
-    """A participant's solo time as a share of its time in rounds; 1 without solo calls.
+    """A participant's time in solo calls divided by its time in rounds; 1 without solo calls.
 
-    Also 1 where the parent's clock does not confirm an untrusted participant's solo times. Bursts are judged
-    by queued calls.
+    Also 1 if the parent's clock does not confirm the solo times of an untrusted participant. For bursts, the
+    share of queued calls is used.
     """
     kind = "queued" if kind == "burst" else kind
     solo = [sample for sample in rounds.solo.get(name, []) if sample.kind == kind]
@@ -157,5 +158,5 @@ def solo_share(rounds: Rounds, name: str, kind: Kind, trusted: bool = False) -> 
 
 
 def _median_excess(samples: list[Sample]) -> float:
-    """What the parent's clock shows beyond the child's."""
+    """The median of the parent's time minus the child's own time."""
     return statistics.median(sample.wall_ms - sample.own_ms for sample in samples)

@@ -1,15 +1,15 @@
 """The protocol of a call on the CPU.
 
- 1. The child drops its last output and, in timed rounds, calls the model once on stale inputs, so that the
-    host's path is warm. The parent freezes it.
+ 1. The child drops its last output and, in timed rounds, calls the model once on old inputs, so that code and
+    caches of the host are warm. The parent freezes it.
  2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. It sends the
-    request before the child wakes, so that nothing can be gained between waking and being asked.
+    request while the child is frozen, so that the child cannot use time between waking and the request.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
- 5. The parent samples a few elements at once, and the clock stops: a child that delays this first look gains
-    nothing. The parent freezes the child, reads the whole output, and compares it with the samples.
+ 5. The parent immediately samples a few elements, then the clock stops: the child gains nothing by delaying
+    this first look. The parent freezes the child, reads the whole output, and compares it with the samples.
 
-CPU time that the sandbox consumes while it is stopped in step 2 is added to the call's time.
+CPU time that the sandbox uses while it is frozen in step 2 is added to the call's time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kernelpro.lab.sandbox.outputs import (
 from kernelpro.records import Status
 
 _STOPPING_CPU_MS = 0.05
-"""CPU time that stopping itself may take."""
+"""CPU time, in ms, that stopping the processes may itself take."""
 
 
 class CpuParticipant(Participant):
-    """Called on the CPU. No call is sealed: everything in the sandbox stands still while inputs are
-    written."""
+    """A participant on the CPU. No call is sealed, because all processes of the sandbox are stopped while
+    inputs are written."""
 
     device = "cpu"
     _reader: HostReader

@@ -1,28 +1,28 @@
 """The protocol of calls on a GPU. A request is for one call, or for a burst: several calls in a row, each on
-inputs of its own.
+its own inputs.
 
- 1. The child drops its oldest outputs and, in timed rounds, calls the model once on stale inputs, so that the
-    host's path is warm. The parent freezes it.
+ 1. The child drops its oldest outputs and, in timed rounds, calls the model once on old inputs, so that code
+    and caches of the host are warm. The parent freezes it.
  2. The parent writes the inputs into some of the child's buffer sets and flushes the cache. It sends the
-    request before the child wakes, so that nothing can be gained between waking and being asked.
+    request while the child is frozen, so that the child cannot use time between waking and the request.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
  5. The parent freezes the child and copies its output. The clock stops when the copy is complete: work that
     is still running either delays the copy or is missing from it.
 
 Half of the timed calls, and all bursts, are sealed: the clock starts, then the inputs are written, then the
-child may start. A kernel that runs on while its process is frozen has no head start in these calls. Where
-possible a sealed call is prelaunched:
+child may start. So a kernel that keeps running while its process is frozen has no head start. If possible, a
+sealed call is prelaunched:
 
- 1. The child launches all of it behind a gate, a word of shared memory that its stream waits for, and says
-    where the outputs will lie. The parent freezes it until the outputs have been read: nothing that needs the
-    host can happen any more.
+ 1. The child launches the whole call behind a gate, a word of shared memory that its stream waits for, and
+    reports where the outputs will lie. The parent freezes it until the outputs have been read, so that
+    nothing that needs the host can happen.
  2. The parent writes the inputs; then the device opens the gate, and the clock starts.
  3. The clock stops when the child has proven that its outputs are complete (completion.py).
 
-So neither a host that launches slowly, nor one that replies slowly, is part of the call's time. A call that
-waits for the device, or needs its host, before all of it has run cannot be prelaunched; the child is told
-when its inputs are written.
+So the call's time includes neither slow launches nor a slow reply of the host. A call that waits for the
+device, or needs the host before it is complete, cannot be prelaunched: the child gets the request after the
+inputs have been written.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from kernelpro.records import Status
 
 _SPIN_SECONDS = 0.1
 _LAUNCH_SECONDS = 0.05
-"""More launches than a stream can queue (about a thousand) take less."""
+"""Time limit for launching a call. A stream can queue about a thousand launches, which take less."""
 _PROOF_SECONDS = 1.0
 """A call that has not ended by then needs its host, or is so long that launches do not matter."""
 _ISSUE_CYCLES = 600_000
-"""0.3 ms on an H200: writing inputs and flushing the cache are issued in less."""
+"""0.3 ms on an H200; the host needs less to issue the writing of inputs and the cache flush."""
 _BUSY_PERCENT = 90
-"""Utilization from which on the device counts as busy: a kernel that does not end shows 100."""
+"""From this utilization on, the device counts as busy: a kernel that does not end shows 100."""
 PRELAUNCH_TRIES = 3
-"""Of so many calls one must have been prelaunched, for others to be: a host may be late."""
+"""A participant is prelaunched if one of so many attempts succeeds: single ones fail if the host is late."""
 BUFFER_SETS = MAX_ROUND_SETS
 """Buffer sets of timed rounds, where memory allows."""
 
@@ -79,7 +79,7 @@ class _Timed:
 
 
 class CudaParticipant(Participant):
-    """Called on a GPU, whose kernels run on while the child's process is frozen."""
+    """A participant on a GPU, whose kernels keep running while the child's process is frozen."""
 
     device = "cuda"
     _reader: DeviceReader
@@ -94,7 +94,7 @@ class CudaParticipant(Participant):
 
     @property
     def retained_outputs(self) -> int:
-        """The last few outputs of timed calls are kept, so that each lies at another address."""
+        """The child keeps its last few outputs, so that each one lies at another address."""
         return min(MAX_ROUND_SETS, len(self.regions)) - 1
 
     def call(
@@ -126,7 +126,7 @@ class CudaParticipant(Participant):
         prelaunch: bool,
     ) -> _Timed:
         sets = random.sample(range(len(self.regions)), len(batch))
-        # its other processes were stopped after the last call; sealed calls show whether one helps
+        # its other processes were stopped after the last call; sealed calls reveal one that runs and helps
         self.process.freeze_main()
         if not sealed:
             self._write_all(sets, batch)
@@ -150,7 +150,7 @@ class CudaParticipant(Participant):
         seconds: float,
         sealed: bool,
     ) -> _Timed:
-        """The child launches its calls when it is told; the clock includes that."""
+        """The child launches its calls on request; the clock includes the launches."""
         if sealed:
             self.process.thaw()
             begun = time.perf_counter()
@@ -166,7 +166,7 @@ class CudaParticipant(Participant):
     def _finish(
         self, begun: float, write_seconds: float, calls: int, spec: OutputSpec, seconds: float, sealed: bool
     ) -> _Timed:
-        """Wait for the child's reply and read its outputs, the last one first: then the clock stops."""
+        """Wait for the child's reply and read its outputs. The clock stops after the last call's output."""
         reply = self._receive_result("call", seconds)
         own_ms, native_ms = parse_times(reply)
         claims = _parse_outputs(reply, calls, spec)
@@ -184,12 +184,12 @@ class CudaParticipant(Participant):
         spec: OutputSpec,
         seconds: float,
     ) -> _Timed:
-        """Let the child launch its calls; once it has, or cannot, write the inputs and open the gate.
+        """Let the child launch its calls. When it has, or its time is up, write the inputs and open the gate.
 
-        The inputs are written in a time by the device's clock: a child that waits may keep the device for its
-        time slice (2 ms on an H200, mostly where several streams wait), and writing begins that much later,
-        which is not the candidate's doing. Writing is issued while the device sleeps, so that it mostly does
-        not pause in between and lose the device again.
+        The input-write time is measured by the device's clock. A waiting child may keep the device for its
+        time slice (2 ms on an H200, mostly if several streams wait). Writing then begins that much later,
+        which is not charged to the candidate. The writes are issued while the device sleeps, so that they
+        usually run without a pause in which the device could switch to the child again.
         """
         self._gate_count += 1
         calls, count, nonce = len(batch), self._gate_count, secrets.randbits(64) | 1
@@ -214,7 +214,7 @@ class CudaParticipant(Participant):
             now = time.perf_counter()
             self.regions[0].open_gate(count)
         opened.record()
-        # the last look before the gate opens counts: a parent that is delayed does not make the call shorter
+        # the clock starts at the last poll before the gate opens: a delayed parent cannot shorten the call
         while not opened.query():  # type: ignore[no-untyped-call]
             now = time.perf_counter()
         write_seconds = 1e-3 * begun.elapsed_time(opened)
@@ -224,7 +224,7 @@ class CudaParticipant(Participant):
             return self._finish(now - write_seconds, write_seconds, calls, spec, seconds, sealed=True)
         answer = self._page.answer()
         self._page.release()
-        if ended is None:  # it may need its host
+        if ended is None:  # the call may need its host
             self.process.thaw()
             self._receive_result("call", seconds)
             self.process.freeze_main()
@@ -246,12 +246,10 @@ class CudaParticipant(Participant):
     ) -> None:
         slots = [slot for slot, _ in chain(*claims)]
         if not self.trusted and not is_proven(answer, nonce, list(zip(slots, chain(*outputs), strict=True))):
-            raise CandidateRejected(
-                Status.CHEATING, "its output was not complete when it said so: parts of it came later"
-            )
+            raise CandidateRejected(Status.CHEATING, "it reported completion before its output was complete")
 
     def _receive_launched(self, operation: str) -> dict[str, Any] | None:
-        """The child's notice that all is launched; None if it does not come in time."""
+        """The child's notice that everything is launched; None if it does not arrive in time."""
         self.process.channel.spin_until_data(_LAUNCH_SECONDS)
         if not self.process.channel.has_data():
             return None
@@ -263,26 +261,26 @@ class CudaParticipant(Participant):
     def _receive_result(self, operation: str, seconds: float) -> dict[str, Any]:
         self.process.channel.spin_until_data(_SPIN_SECONDS)
         reply = self.receive(operation, seconds)
-        # a late notice that all is launched comes before the result
+        # a late notice that everything is launched precedes the result
         return reply | self.receive(operation, seconds) if reply.get("launched") is True else reply
 
     def check_output_unchanged(self, result: CallResult) -> None:
-        """The frozen child's output must still be what it was: nothing may finish late."""
+        """Reject a candidate whose output changed while the child was frozen: work finished late."""
         for before, (slot, handle) in zip(result.outputs, result.claims, strict=True):
             if not self._reader.is_unchanged(before, slot, handle):
-                raise CandidateRejected(Status.CHEATING, "the output changed after it was handed over")
+                raise CandidateRejected(Status.CHEATING, "the output changed after the call had returned it")
 
     def _device_is_busy(self) -> bool:
         return (environment.sensors().busy_percent() or 0) >= _BUSY_PERCENT
 
     def _stop_all(self) -> None:
-        """Stop the child; wait for it only if it has started other processes: on a GPU the host has little to
-        do."""
+        """Stop the child. Wait until it has stopped only if it has started other processes: on a GPU, the
+        host does little work."""
         if not self.trusted and self.process.stop_without_waiting() > 1:
             self._freeze()
 
     def _stop_all_at_once(self) -> None:
-        """Before the gate opens: the child, and whatever it has started, stands still."""
+        """Stop the child and all processes that it has started, before the gate opens."""
         if self.trusted:
             self.process.freeze_main()
         else:

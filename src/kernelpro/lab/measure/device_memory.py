@@ -1,7 +1,7 @@
-"""The memory of a device: what is free, what a call takes, and a limit for trying a smaller device.
+"""The memory of a device: how much is free, how much a call takes, and a limit that simulates a smaller one.
 
-`KERNELPRO_MEMORY_GB` limits the free memory. On a GPU the judge then allocates the rest itself, so that
-candidates and baselines find no more either. On a CPU it limits the judge's plan and the candidate's sandbox.
+`KERNELPRO_MEMORY_GB` limits the free memory. On a GPU the judge allocates the rest itself, so that candidates
+and baselines cannot use it either. On a CPU the variable limits the judge's plan and the candidate's sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CGROUP_FILES = (
 
 
 def limit_bytes() -> int | None:
-    """The limit that the user has set; None without one."""
+    """The limit that the user has set with KERNELPRO_MEMORY_GB; None without one."""
     text = os.environ.get(LIMIT_VARIABLE, "")
     if not text:
         return None
@@ -40,8 +40,8 @@ def limit_bytes() -> int | None:
 
 
 def free_bytes(target: Target, held: int = 0) -> int:
-    """Bytes that this process and its children can allocate beside the `held` ones, and those; its own unused
-    cache counts as free."""
+    """Bytes that this process and its children can allocate, plus `held` bytes that it has allocated. The
+    unused cache of its allocator counts as free."""
     if target == "cuda":
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0]) + held
@@ -51,7 +51,7 @@ def free_bytes(target: Target, held: int = 0) -> int:
 
 
 def host_bytes() -> int:
-    """Host memory that the kernel can give without swapping, within the control group's limit."""
+    """Host memory that Linux can provide without swapping, within the control group's limit."""
     available = procfs.meminfo_kib("MemAvailable") * 1024 or (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     )
@@ -63,15 +63,15 @@ def host_bytes() -> int:
 
 
 def avoid_fragmentation() -> None:
-    """Let this process's allocator grow segments instead of splitting large blocks, which no large tensor
-    can use any more. Children keep the usual allocator: memory of such segments cannot be exported."""
+    """Let this process's allocator grow segments instead of splitting large blocks, because large tensors do
+    not fit into split blocks. Children keep the default allocator: growing segments cannot be exported."""
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         configure = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.9
         (configure or torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
 
 
 class Ballast:
-    """Device memory that is taken, so that no more than the user's limit is free; `close` frees it."""
+    """Allocates device memory so that no more than the user's limit is free; `close` frees it."""
 
     def __init__(self, target: Target):
         limit = limit_bytes() if target == "cuda" else None
@@ -87,14 +87,14 @@ class Ballast:
 
 
 class Peak:
-    """The most memory that was in use beyond that at the start, in bytes."""
+    """Peak memory minus the memory in use at the start, in bytes."""
 
     nbytes = 0
 
 
 @contextmanager
 def measured_peak(target: Target) -> Iterator[Peak]:
-    """Measure the memory that the block takes at most; 0 where the system does not tell."""
+    """Measure the peak memory of this block; 0 if the system does not report it."""
     peak = Peak()
     if target == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""A snapshot of the hardware and software of a verdict."""
+"""A snapshot of the hardware and software on which a verdict was measured."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def sensors() -> gpu.Sensors:
 
 
 def cpu_load(seconds: float) -> float:
-    """The share of all cores' time that is in use now; 0 where the system does not report it."""
+    """The used share of all cores' time, measured for `seconds`; 0 if the system does not report it."""
 
     def busy_and_total() -> tuple[int, int]:
         times = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

@@ -1,12 +1,11 @@
-"""Errors of outputs against the float64 truth, relative to scale, in two measures, the worst over all
-outputs:
+"""Errors of outputs y relative to the float64 truth t, in two measures. The worst output counts:
 
     norm     ||y - t|| / ||t||
-    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that i lies in, rms of t / 16)
+    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that contains i, rms of t / 16)
 
-Outputs that are not floating point count by their share of mismatches. Both sides may be given in slices of
-the batch (slicing.py). Everything is computed in pieces: a large output does not fit into memory five times
-in float64.
+For outputs that are not floating point, both measures are the share of mismatches. Both sides may be given in
+slices of the batch (slicing.py). Everything is computed in pieces, because a large output does not fit into
+memory five times in float64.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from kernelpro.lab.tasks.reference import BITS
 _PIECE = 1 << 24
 """Elements that are compared at once: a comparison takes about three times their size in float64."""
 _MIN_ROW = 16
-"""Elements from which on a row has a scale of its own."""
+"""A row with at least so many elements has a scale of its own."""
 _MIN_ROW_SCALE = 1 / 16
-"""The least scale of a row, as a share of the whole output's rms. Where a ReLU leaves one small value of a
-row, that value would be the scale, and cancellation before the ReLU an error without bound: torch.compile's
-own code for batch norm and ReLU was refused for an error of 8e-8."""
+"""The least scale of a row, as a share of the whole output's rms. Without it, if a ReLU left one small value
+in a row, that value would be the scale, and cancellation before the ReLU would cause an unbounded relative
+error: torch.compile's own code for batch norm and ReLU was rejected for an error of 8e-8."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,10 @@ class Errors:
 def measure_errors(
     outputs: Expected, truth: Expected, locate: bool = False, with_infinities: bool = False
 ) -> Errors:
-    """Errors of outputs that have the right shapes. Infinite where one is not finite and the other is.
+    """Errors of outputs that have the right shapes; infinite if only one of output and truth is finite.
 
-    `with_infinities`: for inputs with infinities. Not a number is as good as infinity, which compensated sums
-    make of it; where the truth is not a number, the task is undefined and any value is right.
+    `with_infinities`: for inputs with infinities. There NaN is accepted for infinity, because compensated
+    sums turn infinity into NaN. Where the truth is NaN, the task is undefined and any value is right.
     """
     worst = Errors(0.0, 0.0)
     for comparison in _comparisons(outputs, truth):
@@ -61,8 +60,7 @@ def measure_errors(
 
 
 def first_wrong(outputs: Expected, truth: Expected, limit: float) -> str:
-    """The first element in memory order whose error is above the limit, in words; empty where there is
-    none."""
+    """Describes the first element in memory order whose error is above the limit; empty if there is none."""
     return next(filter(None, (part.first_above(limit) for part in _comparisons(outputs, truth))), "")
 
 
@@ -72,7 +70,7 @@ def is_finite(truth: Expected) -> bool:
 
 
 def has_nan(truth: Expected) -> bool:
-    """Whether an element is not a number."""
+    """Whether any element is NaN."""
     comparisons = (part for part in _comparisons(truth, truth) if part.scale().masked)
     return any(bool(piece.right.isnan().any()) for part in comparisons for piece in part.pieces())
 
@@ -83,14 +81,14 @@ def output_elements(truth: Expected) -> list[int]:
 
 
 def _comparisons(outputs: Expected, truth: Expected) -> Iterator[_Comparison]:
-    """One for each output."""
+    """One comparison per output."""
     count = len(truth) if isinstance(truth, list) else truth.count
     return (_Comparison(outputs, truth, index, count) for index in range(count))
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows of an output and of the truth, or a part of one row; the last dimension is a row."""
+    """Some rows of an output and of the truth, or a part of one row. A row is the last dimension."""
 
     first: int
     """The first row."""
@@ -99,10 +97,10 @@ class _Piece:
     value: torch.Tensor
     right: torch.Tensor
     row_rms: torch.Tensor | None = None
-    """The rms of the row of which this is a part."""
+    """If this is a part of a row: the rms of the whole row."""
 
     def relative(self, overall: float) -> torch.Tensor:
-        """Errors relative to the scale of their rows; `overall`: the scale where a row has none."""
+        """Errors relative to the scales of their rows. `overall`: the scale of rows without one."""
         row, width = self.row_rms, self.right.shape[1]
         if row is None and width < _MIN_ROW:
             row = torch.zeros_like(self.right[:, :1])
@@ -115,7 +113,8 @@ class _Piece:
 
     @cached_property
     def difference(self) -> torch.Tensor:
-        """Computed in float64; stored in float32 unless the output is wider: half of the memory traffic."""
+        """The differences, computed in float64. They are stored in float32 unless the output is wider, which
+        halves the memory traffic."""
         buffer = torch.empty(self.right.shape, dtype=self._dtype, device=self.right.device)
         return torch.sub(self.value, self.right, out=buffer)
 
@@ -145,10 +144,10 @@ class _Comparison:
             else:
                 same = self._outputs is self._truth
                 yield rows.start, right if same else self._outputs.compute(rows)[self._index], right
-            del right  # before the next one is computed
+            del right  # frees memory for the next one
 
     def pieces(self, masked: bool = False) -> Iterator[_Piece]:
-        """A few rows at a time. `masked`: elements where the truth is not finite count as 0."""
+        """The rows, a few at a time. `masked`: elements where the truth is not finite are set to 0."""
         for start, value, right in self._slices():
             self._shape = list(right.shape)
             width = right.shape[-1] if right.dim() else 1
@@ -160,7 +159,8 @@ class _Comparison:
                     yield replace(piece, first=before + first + piece.first, column=columns + piece.column)
 
     def scale(self) -> Scale:
-        """The scale of the truth; of sliced outputs it is kept, so that a check computes them once."""
+        """The scale of the truth. For sliced outputs it is cached, so that a check computes the slices only
+        once."""
         known = None if isinstance(self._truth, list) else self._truth.scales.get(self._index)
         if known is None:
             known = self._measure_scale()
@@ -205,7 +205,7 @@ class _Comparison:
         return Errors(error / scale.size, math.inf if math.isnan(element) else element, where)
 
     def _first_bad(self, with_infinities: bool = False) -> str:
-        """The first value that is finite where the truth is not, or the reverse; empty where there is
+        """Describes the first value that is finite where the truth is not, or the reverse; empty if there is
         none."""
         for piece in self.pieces():
             value, right = piece.value, piece.right
@@ -219,7 +219,7 @@ class _Comparison:
         return ""
 
     def first_above(self, limit: float) -> str:
-        """The first element whose error is above the limit, in words."""
+        """Describes the first element whose error is above the limit; empty if there is none."""
         scale = self.scale()
         overall = scale.rms if math.isfinite(scale.size) and not scale.masked else 1.0
         for piece in self.pieces():
@@ -249,7 +249,7 @@ class _Comparison:
 def _row_groups(
     value: torch.Tensor, right: torch.Tensor, width: int
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """First row, output and truth as matrices, of a part of the batch: outputs that are not contiguous are
+    """Parts of the batch: first row, and output and truth as matrices. Outputs that are not contiguous are
     copied part by part."""
     if right.dim() < 2 or not right.numel():
         yield 0, value.reshape(-1, max(width, 1)), right.reshape(-1, max(width, 1))
@@ -262,7 +262,7 @@ def _row_groups(
 
 
 def _cut(value: torch.Tensor, right: torch.Tensor, width: int, masked: bool) -> Iterator[_Piece]:
-    """Pieces of matrices: some rows, or parts of one row where it is too long."""
+    """Pieces of matrices: some rows, or parts of a row that is too long."""
     if width <= _PIECE:
         step = max(1, _PIECE // max(width, 1))
         for first in range(0, len(right), step):
@@ -281,11 +281,11 @@ def _cut(value: torch.Tensor, right: torch.Tensor, width: int, masked: bool) -> 
 
 
 def _widen(value: torch.Tensor, right: torch.Tensor, masked: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in types whose difference torch computes in float64."""
+    """Both tensors, in types whose difference torch computes in float64."""
     if not right.is_floating_point():
         return value, right
     right = right.double()
-    if value.dtype not in BITS:  # torch has no difference of such a type and float64
+    if value.dtype not in BITS:  # torch cannot subtract such a type and float64
         value = value.double()
     if masked:
         finite = torch.isfinite(right)

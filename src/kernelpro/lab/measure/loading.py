@@ -1,7 +1,7 @@
 """Loads a candidate into its process and gives it the reference's parameters.
 
-The process constructs the candidate with the reference's seed, so that most parameters have the right values
-already: only those that differ are sent.
+The process constructs the candidate with the reference's seed, so that most parameters already have the right
+values. Only those that differ are sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LoadedParameters:
 
     source: Source
     overwritten: tuple[str, ...] = ()
-    """Parameters to which its constructor had given other values than the reference's."""
+    """Parameters whose values from the candidate's constructor were replaced by the reference's."""
 
 
 class CandidateLoader:
@@ -39,7 +39,7 @@ class CandidateLoader:
         self._reference, self._builds = reference, builds
 
     def request(self, candidate: Candidate, options: Options) -> tuple[dict[str, Any], bytes]:
-        """The request that loads a candidate, and its tail; builds the candidate first if necessary."""
+        """The request that loads a candidate, and its binary tail. Builds the candidate if necessary."""
         reference = self._reference
         leaves: list[torch.Tensor] = []
         form = tree.flatten(reference.init_inputs, leaves)
@@ -59,7 +59,7 @@ class CandidateLoader:
         return request, _saved(bundle)
 
     def reference_request(self) -> tuple[dict[str, Any], bytes]:
-        """The request that loads the reference into a baseline's process, and its tail."""
+        """The request that loads the reference into the baselines' process, and its binary tail."""
         reference = self._reference
         request = {"op": "load", "seed": reference.seed, "init_device": reference.init_device}
         return request, _saved({"task": reference.task})
@@ -69,16 +69,16 @@ class CandidateLoader:
         return describe_state(self._reference.state())
 
     def saved_state(self, names: Collection[str] | None = None) -> bytes:
-        """The reference's parameters and buffers, or those of these names, for `set_state`."""
+        """The reference's parameters and buffers for `set_state`: all, or those in `names`."""
         state = self._reference.state()
         return _saved({name: state[name].cpu() for name in (state if names is None else names)})
 
     def load(
         self, participant: Participant, candidate: Candidate, options: Options, keep_own_values: bool = False
     ) -> LoadedParameters:
-        """Load the candidate and set its parameters.
+        """Load the candidate and set its parameters to the reference's values.
 
-        `keep_own_values`: they keep the values that the constructor gave them.
+        `keep_own_values`: parameters keep the values that the candidate's constructor gave them.
         """
         request, tail = self.request(candidate, options)
         with participant.may_compile(options.build_timeout):
@@ -102,12 +102,13 @@ class CandidateLoader:
         return LoadedParameters(source, tuple(dict.fromkeys(different)))
 
     def _reject_seeded_module(self) -> None:
-        """A live module brings weights that no seed reproduces."""
+        """Reject a candidate with parameters by seed if the task is a live module, whose weights no seed
+        reproduces."""
         weights = [f"{name} {list(entry.shape)}" for name, entry in self._entries.items() if entry.required]
         if self._reference.task.form == "module" and weights:
             raise CandidateRejected(
                 Status.WRONG,
-                "the module's own weights are set by name, and some names or shapes of the candidate differ: "
+                "the kernel needs parameters with the names and shapes of the module's own, but some differ: "
                 f"the module has {', '.join(weights)[:500]}",
             )
 

@@ -1,22 +1,23 @@
-"""How the judge divides a device's memory between itself, the baselines and the candidate.
+"""Plans how the judge divides a device's memory between itself, the baselines and the candidate.
 
-`plan_memory` is a pure function of sizes. It goes down a ladder of layouts, from the most comfortable to the
-smallest, and returns the first that fits. Comfort is given up in this order; checks never are:
+`plan_memory` is a pure function of sizes. It tries a ladder of layouts, from the fastest to the smallest, and
+returns the first that fits. If memory is short, it reduces speed and precision in this order, but never omits
+a check:
 
- 1. cached inputs and expected outputs shrink to what is left over;
- 2. fewer buffer sets for candidate and baselines, and shorter bursts or none;
- 3. expected outputs are computed in slices of the batch, where the reference allows that (slicing.py);
- 4. candidate and baselines take turns: one set of inputs for both, and each side frees its memory before the
-    other is called;
+ 1. the caches of inputs and expected outputs shrink to the memory that is left;
+ 2. candidate and baselines get fewer buffer sets, and bursts become shorter or are omitted;
+ 3. expected outputs are computed in slices of the batch, if the reference allows that (slicing.py);
+ 4. candidate and baselines take turns: they share one set of inputs, and each side frees its memory before
+    the other is called;
  5. the oracle runs in the task's own type instead of float64.
 
-The last layout holds one eager call of the reference (inputs I, outputs O, parameters W; peak P, which
-includes them), a second copy of I and O, and a fixed part. Since P >= I + O, it fits where
+The smallest layout needs one eager call of the reference (inputs I, outputs O, parameters W; its peak P
+includes all three), a second copy of I and O, and a fixed part. Since P >= I + O, it fits if
 
     2 P + 3 W + contexts of three processes + cache flusher + scratch memory <= free memory
 
-so every task is judged whose reference fits twice beside its parameters and the fixed part. On a CPU it takes
-two more sets of inputs: each process has files of its own.
+So the judge accepts every task whose reference fits twice, in addition to parameters and the fixed part. A
+CPU needs two more sets of inputs, because each process has its own files.
 """
 
 from __future__ import annotations
@@ -28,44 +29,44 @@ from kernelpro.records import BadInput, Target
 
 GB = 10**9
 MAX_BURST_SETS = 16
-"""Buffer sets of a candidate: so many calls of a burst can follow each other on fresh inputs."""
+"""Most buffer sets of a candidate, and so most calls of a burst: each call has inputs of its own."""
 MAX_ROUND_SETS = 8
-"""The addresses of inputs and outputs change a kernel's time by 1 % on an H200 (a transpose): rounds use so
-many buffer sets, and as many outputs are kept."""
+"""Most buffer sets of rounds, and most outputs that a process keeps. They vary the addresses of inputs and
+outputs, which change a kernel's time by 1 % on an H200 (a transpose)."""
 MAX_SLICES = 64
 _CONTEXT_BYTES = {"cuda": 700 << 20, "cpu": 300 << 20}
 """A process with torch: its context, libraries and their workspaces."""
 _SCRATCH_BYTES = 600 << 20
 """Temporary memory of comparisons, which work in pieces (errors.py)."""
 _CACHE_SHARE = 0.2
-"""Most of the free memory that cached inputs and expected outputs take."""
+"""The largest share of the free memory for cached inputs and expected outputs."""
 _SLACK = 1.05
-"""Allocators round up, and split blocks."""
+"""Factor for allocators, which round up and split blocks."""
 
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """Bytes of a task; `peak` and `exact_peak` include the other three, in the types of that run."""
+    """Bytes of a task. Both peaks include inputs, outputs and parameters, in the types of that run."""
 
     inputs: int
     outputs: int
     parameters: int
     peak: int
-    """Most memory of one eager call in the task's own types."""
+    """Peak memory of one eager call in the task's own types."""
     exact_peak: int
-    """The same in float64."""
+    """Peak memory of one eager call in float64."""
     parameter_copies: int = 3
-    """Copies of the parameters in their own type: of the candidate, the baselines (eager and compiled), and
-    of a reference that was built on the device."""
+    """Copies of the parameters in their own type: one of the candidate, two of the baselines (eager and
+    compiled), and one more if the reference was built on the device."""
 
     @property
     def working(self) -> int:
-        """What a call needs beyond its inputs and parameters: its outputs and temporaries."""
+        """Bytes that a call needs for outputs and temporaries, beside its inputs and parameters."""
         return max(self.outputs, self.peak - self.inputs - self.parameters)
 
     @property
     def widening(self) -> float:
-        """How much larger values are in the oracle's type."""
+        """How many times larger values are in the oracle's type."""
         return self.exact_peak / max(1, self.peak)
 
 
@@ -75,9 +76,9 @@ class Layout:
 
     candidate_sets: int
     baseline_sets: int
-    """0: the baselines use the candidate's, and so do guarded calls."""
+    """0: baselines and guarded calls use the candidate's buffer sets."""
     slices: int = 1
-    """Pieces in which expected outputs are computed."""
+    """Slices of the batch in which expected outputs are computed."""
     takes_turns: bool = False
     """Candidate and baselines free their memory before the other is called."""
     exact: bool = True
@@ -95,19 +96,19 @@ class MemoryPlan:
 
     layout: Layout
     free_bytes: int
-    """Free before the judge took anything."""
+    """Free memory before the judge allocated anything."""
     candidate_bytes: int
-    """What is left to a candidate, inputs excluded."""
+    """Memory left for a candidate, excluding its inputs."""
     cache_bytes: int
-    """For inputs and expected outputs that are used again."""
+    """Memory for cached inputs and expected outputs."""
     burst_calls: int
-    """Most calls of a burst; 0: there are no bursts."""
+    """Most calls of a burst; 0: no bursts."""
     retained_bytes: int = 0
-    """Most memory of outputs that candidate and baselines keep at the judge's request."""
+    """Most memory for outputs that candidate and baselines keep at the judge's request."""
 
     @property
     def given_up(self) -> str:
-        """What does not fit, in words; empty where all of it does."""
+        """What the plan gave up because memory is short, in words; empty if nothing."""
         layout, parts = self.layout, list[str]()
         if layout.takes_turns:
             parts.append("candidate and baselines take turns in it")
@@ -117,7 +118,7 @@ class MemoryPlan:
             parts.append(f"the oracle computes {layout.slices} slices of the batch one by one")
         if not layout.exact:
             parts.append("the oracle runs in the task's own type")
-        return f"{_gb(self.free_bytes)} of memory were free: {', '.join(parts)}" if parts else ""
+        return f"only {_gb(self.free_bytes)} of memory were free: {', '.join(parts)}" if parts else ""
 
 
 def plan_memory(
@@ -129,10 +130,10 @@ def plan_memory(
     sliceable: bool,
     failures: int = 0,
 ) -> MemoryPlan:
-    """The most comfortable layout that fits; raises BadInput where none does.
+    """The plan with the first layout of the ladder that fits; raises BadInput if none does.
 
-    `sliceable`: expected outputs can be computed in slices. `failures`: how often a plan for this task has
-    turned out too large; each makes the next one smaller.
+    `sliceable`: expected outputs can be computed in slices. `failures`: how often memory ran out with a plan
+    for this task; each failure makes the next plan smaller.
     """
     budget = int(free * 0.75**failures)
     ladder = list(_ladder(target, sliceable))
@@ -152,7 +153,7 @@ def plan_memory(
 
 
 def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
-    """Layouts, the most comfortable first."""
+    """Layouts, in order of preference."""
     slices = [2**n for n in range(1, MAX_SLICES.bit_length())] if sliceable else []
     if target == "cuda":
         for count in (MAX_BURST_SETS, MAX_ROUND_SETS, 4, 2):
@@ -167,8 +168,8 @@ def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
 
 
 def _fixed(sizes: TaskSizes, target: Target, flush_bytes: int) -> int:
-    """The flusher, scratch memory, three processes (candidate, guarded calls, baselines); parameters of
-    all copies and the oracle."""
+    """Bytes that every layout needs: flusher, scratch memory, three processes (candidate, guarded calls,
+    baselines), and all copies of the parameters, including the oracle's."""
     copies = sizes.parameter_copies + sizes.widening
     return int(3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes + copies * sizes.parameters)
 
@@ -190,20 +191,21 @@ class _Parts:
         self.regions = (layout.candidate_sets + layout.baseline_sets + guarded) * sizes.inputs
         self.retained_bytes = retained(layout.candidate_sets) + retained(layout.baseline_sets)
         self.candidate = sizes.working + retained(layout.candidate_sets)
-        """Of a candidate that needs as much as the reference."""
+        """For a candidate that needs as much as the reference."""
         self.baseline = sizes.working + retained(layout.baseline_sets)
         self.beside = 0 if layout.takes_turns else self.baseline
-        """Of the baselines while a candidate is called."""
+        """For the baselines while a candidate is called."""
         self.own = sizes.inputs + sizes.outputs
-        """Of the judge: the inputs of a call, and a copy of its outputs."""
+        """For the judge: the inputs of a call, and a copy of its outputs."""
         self.truth = int(sizes.exact_peak / layout.slices) if layout.exact else sizes.working
 
     def largest(self) -> int:
-        """At the stage that takes most."""
+        """Bytes of the stage that needs most."""
         return max(self._prepare(), self._compile(), self._call(), self._check())
 
     def _prepare(self) -> int:
-        """The tolerance and the probes; unless they take turns, the baselines compile meanwhile."""
+        """Bytes while tolerance and probes are computed. Unless processes take turns, the baselines compile
+        meanwhile."""
         sizes, layout = self._sizes, self._layout
         # operands rounded to fewer bits; the truths of two seeds
         rounded = sizes.widening * (sizes.inputs + 2 * sizes.outputs) / layout.slices
@@ -212,7 +214,8 @@ class _Parts:
         return self.own + self.truth + derived + (0 if layout.takes_turns else compiling)
 
     def _compile(self) -> int:
-        """The baselines compile on inputs of their own; where they take turns, the judge holds none."""
+        """Bytes while the baselines compile on their own inputs. The judge holds inputs too, unless processes
+        take turns."""
         held = max(1, self._layout.baseline_sets) + (not self._layout.takes_turns)
         return held * self._sizes.inputs + self._sizes.peak
 
@@ -227,14 +230,14 @@ class _Parts:
 def _complete(
     sizes: TaskSizes, layout: Layout, free: int, budget: int, target: Target, flush_bytes: int
 ) -> MemoryPlan:
-    """The plan with this layout: what is left over serves the caches, bursts and the candidate."""
+    """The plan with this layout: divides the remaining memory between caches, bursts and the candidate."""
     parts, fixed = _Parts(sizes, layout, target), _fixed(sizes, target, flush_bytes)
     left = budget - _needed(sizes, layout, target, flush_bytes)
     cache = max(0, min(left // 2, int(_CACHE_SHARE * budget)))
     truth = 0 if layout.frees_before_check else parts.truth
     others = fixed + cache + int(_SLACK * (parts.regions + parts.beside + truth))
-    # of each call in a burst: its inputs, its outputs in both children, whose allocators keep that memory,
-    # and a copy of them
+    # each call of a burst needs its inputs, its outputs in both children, whose allocators keep that memory,
+    # and the judge's copy of the outputs
     calls = int((budget - others - parts.candidate) / (_SLACK * (sizes.inputs + 3 * sizes.outputs)))
     calls = min(layout.candidate_sets, calls) if target == "cuda" and not layout.takes_turns else 0
     candidate = free - others - int(_SLACK * parts.own)

@@ -1,10 +1,10 @@
 """The oracle: inputs and right outputs of a task, computed in float64 by the parent alone.
 
-Where float64 is not supported or does not fit (memory_plan.py), the reference's own type is used and `exact`
-is False. The first run decides that: what a candidate does to the device's memory later cannot make the
-oracle less exact. Where float64 does not fit at once, `expected` computes it in slices of the batch
-(slicing.py). Inputs and outputs are cached within a share of the memory, because every candidate of a task is
-verified on the same ones.
+If float64 is not supported or does not fit into memory (memory_plan.py), the reference's own type is used and
+`exact` is False. The first run decides this, so that no candidate can make the oracle less exact by using up
+the device's memory. If the float64 outputs do not fit into memory at once, `expected` computes them in slices
+of the batch (slicing.py). Inputs and outputs are cached in a share of the memory, because all candidates of a
+task are verified on the same ones.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from kernelpro.records import BadInput
 _PIECE = 1 << 23
 """Elements that are rounded at once: rounding needs three times their size in float64."""
 _COMPARED_PIECE = 1 << 25
-"""Words that are compared at once: each comparison waits for the device."""
+"""Words that are compared at once. Large pieces are faster, because each comparison waits for the device."""
 _SIGNIFICANT = 53
-"""Bits of a float64."""
+"""Significant bits of a float64."""
 _WORTH_SECONDS = 0.02
-"""A float64 run that takes less is fast enough."""
+"""If a float64 run with cuDNN takes less, runs without it are not tried."""
 _HOST_SLACK = 1.5
+"""Free host memory that a float64 run on the host requires, relative to what it takes."""
 _TRIALS = 2
-"""Runs of each way before one is chosen; the first may load libraries."""
+"""Float64 runs with and without cuDNN before one is chosen; the first may load libraries."""
 T = TypeVar("T")
 
 
@@ -96,7 +97,7 @@ class MatrixRounding(OperatorMode):
 
 
 class _LruCache(Generic[T]):
-    """The most recently used values, up to a number of bytes."""
+    """The most recently used values, up to a total of `max_bytes`."""
 
     def __init__(self, max_bytes: int):
         self._max_bytes, self._bytes = max_bytes, 0
@@ -133,13 +134,13 @@ class Oracle:
         self.reference = reference
         self.exact = True
         self.float64_error: Exception | None = None
-        """Why the first run in float64 failed."""
+        """Why the first run in float64 failed; None if it did not."""
         self._slicing: Slicing | None = None
         self._slices = 1
         self._rows: slice | None = None
         """The rows of the batch to which this oracle is restricted; see `sample`."""
         self._modifies_inputs = True
-        """Whether the reference may modify its inputs: unless the first run shows that it does not."""
+        """Whether the reference may modify its inputs. The first run determines it."""
         self._output_count = 1
         self._host_model: torch.nn.Module | None = None
         self._exact_bytes = 0
@@ -148,7 +149,7 @@ class Oracle:
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
-        """Seconds of float64 runs on a GPU, with cuDNN and without."""
+        """Seconds of float64 runs on a GPU, with cuDNN (True) and without (False)."""
         self._truths: _LruCache[Outputs] = _LruCache(cache_bytes // 2)
         self._inputs: _LruCache[tuple[tree.TreeSpec, list[torch.Tensor]]] = _LruCache(cache_bytes // 2)
         self._last: tuple[tuple[int, str], tree.TreeSpec, list[torch.Tensor]] | None = None
@@ -156,8 +157,8 @@ class Oracle:
     def inputs(self, seed: int, distribution: str = AS_GIVEN) -> tuple[tree.TreeSpec, list[torch.Tensor]]:
         """The inputs for a seed and a distribution: their form and tensors.
 
-        The last ones are kept, because they are used several times in a row; others are cached, because every
-        candidate gets the same: making them is half of a judgement's time on a CPU.
+        The last inputs are kept, because they are used several times in a row. Others are cached, because all
+        candidates get the same ones, and drawing them is half of a judgement's time on a CPU.
         """
         key = (seed, distribution)
         if self._last is None or self._last[0] != key:
@@ -177,7 +178,7 @@ class Oracle:
         return form, transform(leaves, distribution, seed, in_place=True)
 
     def forget_inputs(self) -> None:
-        """Free the last inputs: another process needs the memory."""
+        """Free the last inputs, for another process that needs the memory."""
         self._last = None
 
     # --- memory --------------------------------------------------------------------------------------
@@ -189,51 +190,52 @@ class Oracle:
 
     @property
     def can_slice(self) -> bool:
-        """Whether `find_slicing` has found how."""
+        """Whether `find_slicing` has found a way to slice the batch."""
         return self._slicing is not None
 
     def find_slicing(self, seed: int) -> bool:
-        """Whether outputs can be computed in slices of the batch; from then on `use_slices` can be called."""
+        """Determine whether outputs can be computed in slices of the batch; `use_slices` requires that."""
         form, leaves = self.inputs(seed)
         self._slicing = find_slicing(lambda cut: self.run(None, form, cut), leaves)
         return self._slicing is not None
 
     def use_slices(self, slices: int) -> None:
-        """Compute expected outputs in so many slices."""
+        """Compute expected outputs in this many slices."""
         assert slices == 1 or self._slicing, "find_slicing comes first"
         self._slices = slices
 
     def use_own_type(self, exact_bytes: int) -> None:
-        """Compute expected outputs in the task's own type; in float64 a call would take `exact_bytes`."""
+        """Compute expected outputs in the task's own type. `exact_bytes`: what a call in float64 takes."""
         self.exact, self._exact_bytes = False, exact_bytes
         self._models.pop(torch.float64, None)
 
     def compute_first_slice(self, seed: int) -> None:
-        """Compute expected outputs once, or a slice of them: that decides whether they are exact."""
+        """Compute expected outputs once, or their first slice. This decides whether they are exact."""
         form, leaves = self.inputs(seed)
         expected = self.compute_expected(form, leaves)
         if isinstance(expected, SlicedOutputs):
             expected.compute(expected.ranges[0])
 
     def retry_float64(self) -> None:
-        """After a first run without enough memory: try again with less."""
+        """After a first run that ran out of memory: let the next run use float64 again."""
         self.exact, self.float64_error = True, None
 
     def keep_one_model(self) -> None:
-        """Free the parameters in the type that expected outputs do not need."""
+        """Free the model in the type that expected outputs do not need."""
         self._models.pop(None if self.exact else torch.float64, None)
         self._host_model = None
 
     @property
     def sample_share(self) -> float:
-        """The share of the batch that `sample` has."""
+        """The share of the batch that `sample` computes."""
         if self._slices == 1 or not self._slicing:
             return 1.0
         return float(self._slicing.ranges(self._slices)[0].stop / self._slicing.rows)
 
     def sample(self) -> Oracle:
-        """An oracle for the task that can be computed at once: where this one computes slices, for the first
-        slice alone. Rows do not depend on each other then, so that what holds for a slice holds for all."""
+        """An oracle whose outputs can be computed at once. If this oracle computes slices, the sample is
+        restricted to the first slice. Rows are then independent, so that what holds for one slice holds for
+        all."""
         if self._slices == 1 or not self._slicing:
             return self
         part = Oracle(self.reference)
@@ -245,7 +247,7 @@ class Oracle:
     # --- outputs -------------------------------------------------------------------------------------
 
     def expected(self, seed: int, distribution: str = AS_GIVEN) -> Expected:
-        """The right outputs for the inputs of a seed and a distribution, in slices where they do not fit at
+        """The right outputs for the inputs of a seed and a distribution; in slices if they do not fit at
         once."""
         if self._slices == 1:
             return self.truth(seed, distribution)
@@ -255,7 +257,7 @@ class Oracle:
         return outputs
 
     def compute_expected(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Expected:
-        """As `compute`, in slices where the outputs do not fit at once."""
+        """As `compute`, in slices if the outputs do not fit at once."""
         return self._in_slices(leaves, lambda cut: self.compute(form, cut))
 
     def _in_slices(
@@ -277,7 +279,7 @@ class Oracle:
         return outputs
 
     def compute(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
-        """Float64 outputs for any inputs; in the task's own type, without TF32, where float64 fails."""
+        """Float64 outputs for any inputs; if float64 fails, outputs in the task's own type, without TF32."""
         if self.exact:
             try:
                 outputs = self.run(torch.float64, form, leaves)
@@ -294,8 +296,11 @@ class Oracle:
         return self.run(None, form, leaves)
 
     def own_error_source(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs | None:
-        """Float64 outputs in host memory, for an oracle whose device is too small for float64: slow, so only
-        the error of its own outputs is measured against them. None where the host cannot compute them."""
+        """Float64 outputs in host memory, for an oracle whose device is too small for float64.
+
+        They are slow, so they serve only to measure the error of the oracle's own outputs. None if the host
+        cannot compute them.
+        """
         fits = 0 < _HOST_SLACK * self._exact_bytes < device_memory.host_bytes()
         if self.exact or self.reference.device == "cpu" or not fits:
             return None
@@ -305,16 +310,18 @@ class Oracle:
             cast = [leaf.to("cpu", widened_dtype(leaf.dtype, torch.float64)) for leaf in leaves]
             with torch.no_grad():
                 result = self._host_model(*tree.unflatten(form, cast))
-        except (RuntimeError, TypeError, MemoryError):  # no memory, or operators that only a GPU has
+        except (RuntimeError, TypeError, MemoryError):  # out of memory, or an operator exists only on GPUs
             return None
         outputs: Outputs = []
         tree.flatten(result, outputs)
         return outputs
 
     def _explain(self, error: Exception) -> Exception:
-        """Why a float64 run failed that succeeded before: memory, or the reference rejects these inputs.
+        """Why a float64 run failed although another succeeded: out of memory, or the reference rejects these
+        inputs.
 
-        On a GPU it is memory, in whatever words libraries report that, unless it is linear algebra.
+        On a GPU, any error except one of linear algebra means out of memory: libraries report that in
+        different words.
         """
         full = (
             self.reference.device == "cuda"
@@ -335,7 +342,7 @@ class Oracle:
         leaves: list[torch.Tensor],
         tf32_allowed: bool = False,
     ) -> Outputs:
-        """The reference with all floating tensors in `dtype` (None: as the task has them)."""
+        """Outputs of the reference with all floating-point tensors in `dtype` (None: in the task's types)."""
         if dtype not in self._models:
             self._models[dtype] = self.reference.model(dtype)
         with torch.no_grad(), tf32(tf32_allowed):
@@ -357,11 +364,11 @@ class Oracle:
         kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
         if dtype is None and copy:
             self._modifies_inputs = not all(map(same_bits, cast, leaves))
-        del cast, result  # frees memory, of which large tasks have little
+        del cast, result  # frees memory, which is scarce for large tasks
         return [_own(output.detach(), kept) for output in outputs]
 
     def _run_fast(self, form: tree.TreeSpec, leaves: list[torch.Tensor]) -> Outputs:
-        """In float64, with cuDNN or without it, whichever is faster."""
+        """Run in float64, with or without cuDNN, whichever is faster."""
         with_it = self._choose_cudnn()
         torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -369,7 +376,7 @@ class Oracle:
             torch.backends.cudnn.enabled = with_it
             outputs = self._run(torch.float64, form, leaves)
             torch.cuda.synchronize()
-        except RuntimeError:  # memory, or an operator that only cuDNN has
+        except RuntimeError:  # out of memory, or an operator that only cuDNN has
             if with_it:
                 raise
             self._float64_seconds[False] = [math.inf] * _TRIALS
@@ -389,8 +396,10 @@ class Oracle:
     def emulate(
         self, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor]
     ) -> tuple[Expected, MatrixRounding]:
-        """The outputs with matrix operands of `bits` significant bits, and the mode that counts matrix
-        products: completely once the outputs have been read."""
+        """The outputs with matrix operands of `bits` significant bits, and the mode that counts products.
+
+        The count is complete once all outputs have been read.
+        """
         mode = MatrixRounding(bits, toward_zero=bits == BITS[torch.float16])
 
         def compute(cut: list[torch.Tensor]) -> Outputs:
@@ -400,7 +409,7 @@ class Oracle:
         return self._in_slices(leaves, compute), mode
 
     def output_spec(self, seed: int) -> OutputSpec:
-        """What the reference's outputs look like in the task's own types."""
+        """Shapes, types and structure of the reference's outputs in the task's own types."""
         form, leaves = self.inputs(seed)
         name = self.reference.task.name
         try:
@@ -420,7 +429,7 @@ class Oracle:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one type and shape hold the same bytes, so that NaN equals itself."""
+    """Whether two tensors of one type and shape hold the same bytes; NaN equals NaN."""
     x, y = as_bits(a), as_bits(b)
     return all(
         torch.equal(x[first : first + _COMPARED_PIECE], y[first : first + _COMPARED_PIECE])
@@ -429,12 +438,12 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes, as int64 where possible, which compares faster."""
+    """The tensor's bytes, as int64 if possible, which is faster to compare."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
 
 
 def _own(output: torch.Tensor, kept: set[int]) -> torch.Tensor:
-    """The output in memory of its own: not that of a parameter or input, and not part of something larger."""
+    """The output in its own memory, which belongs to no parameter or input and to no larger tensor."""
     storage = output.untyped_storage()
     return output.clone() if storage.data_ptr() in kept or storage.nbytes() > output.nbytes else output

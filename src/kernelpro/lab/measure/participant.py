@@ -32,7 +32,7 @@ _MAX_MESSAGE = 6000
 
 
 class Flusher:
-    """Empties the last-level cache by writing twice its size, or `MAX_CPU_FLUSH` bytes on a CPU."""
+    """Empties the last-level cache by writing twice its size; on a CPU at most `MAX_CPU_FLUSH` bytes."""
 
     def __init__(self, device: str, cache_bytes: int):
         size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, MAX_CPU_FLUSH)
@@ -40,7 +40,7 @@ class Flusher:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its buffer."""
+        """The bytes that a flush writes."""
         return self._buffer.nbytes
 
     def flush(self) -> None:
@@ -55,7 +55,7 @@ class Participant(ABC):
     can_prelaunch = False
     """Its calls can be launched before their inputs are written."""
     last_prelaunched = False
-    """The last call or burst that was to be prelaunched was."""
+    """Whether the last request to prelaunch a call or burst succeeded."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Participant(ABC):
         flusher: Flusher,
         trusted: bool = False,
     ):
-        """`trusted`: the parent does not check for other processes that it may have started."""
+        """`trusted`: the process holds the reference, so the parent does not check it for attacks."""
         self.process, self.regions, self.slots, self.trusted = process, regions, slots, trusted
         self.turns: Turns | None = None
         self.is_guarded = False
@@ -74,13 +74,13 @@ class Participant(ABC):
         self._form, self._flusher = form, flusher
         self._reader: HostReader | DeviceReader = self._make_reader()
         self.cpu_ms_while_stopped: list[float] = []
-        """For each call on a CPU, the CPU time of the sandbox while it was stopped before the call."""
+        """For each call on a CPU, the CPU time that the sandbox used while it was stopped before the call."""
         self._compile_timeout: float | None = None
         """See `may_compile`."""
         self.is_mapped = False
-        """The child has its input regions."""
+        """The child has mapped its input regions."""
         self._active_loop = (0, 0.0)
-        """Buffer sets and start time of the loop under way."""
+        """Number of buffer sets, and start time, of the running loop."""
 
     @abstractmethod
     def _make_reader(self) -> HostReader | DeviceReader: ...
@@ -94,16 +94,16 @@ class Participant(ABC):
         sealed: bool = False,
         prelaunch: bool = False,
     ) -> CallResult:
-        """One call under the protocol, after `prepare`. `prelaunch`: a sealed call is launched before its
-        inputs."""
+        """One call under the protocol, after `prepare`. `prelaunch`: launch a sealed call before its inputs
+        are written."""
 
     def check_output_unchanged(self, result: CallResult) -> None:
-        """Reject a candidate whose output changed after it was handed over; on a CPU `call` checks that."""
+        """Reject a candidate whose output changed after it was handed over; on a CPU, `call` checks this."""
         return
 
     @property
     def retained_outputs(self) -> int:
-        """How many earlier outputs the child keeps while it makes the next one."""
+        """How many earlier outputs the child keeps while it computes the next one."""
         return 0
 
     @property
@@ -125,14 +125,14 @@ class Participant(ABC):
         self.is_mapped = True
 
     def use_slots(self, slots: list[Slot], seconds: float) -> None:
-        """Map other inputs in the same regions."""
+        """Map inputs with another layout in the same regions."""
         self.slots = slots
         self.map_inputs(seconds)
 
     @contextmanager
     def may_compile(self, seconds: float | None) -> Iterator[None]:
-        """In it, the time in which the child compiles counts against `seconds`, and only the rest against the
-        time limit of a request. None: compiling has no time of its own."""
+        """In this block, the time in which the child compiles counts against `seconds`, and only the rest
+        against the time limit of a request. None: compiling has no separate time limit."""
         self._compile_timeout = seconds
         try:
             yield
@@ -140,7 +140,7 @@ class Participant(ABC):
             self._compile_timeout = None
 
     def _device_is_busy(self) -> bool:
-        """Whether kernels run on the device: then the child does not wait for a compiler."""
+        """Whether kernels run on the device, which means that the child is not compiling."""
         return False
 
     def request(self, request: dict[str, Any], seconds: float, tail: bytes = b"") -> dict[str, Any]:
@@ -197,24 +197,24 @@ class Participant(ABC):
         return CandidateRejected(Status.CRASHED, f"{_PHASES.get(stage, stage)}: {message}")
 
     def prepare(self, seconds: float, **settings: Any) -> None:
-        """Between two calls: the child drops its last output; see CandidateServer.prepare for `settings`."""
+        """Before a call: the child drops its last output. `settings`: see CandidateServer.prepare."""
         self.take_turn()
         self.process.thaw()
         self.request({"op": "prepare", **settings}, seconds)
 
     def prepare_round(self, seconds: float, **settings: Any) -> None:
-        """Before timed calls: also one call on stale inputs, so that the host's path is warm."""
+        """As `prepare`, for timed calls: also call once on old inputs, which warms code and caches."""
         stale = random.randrange(len(self.regions))
         self.prepare(seconds, warm=True, set=stale, retain=self.retained_outputs, **settings)
 
     def take_turn(self) -> None:
-        """Where memory is short, the process that was called last frees its own."""
+        """If memory is short, let the process that was called last free its memory."""
         if self.turns:
             self.turns.take(self)
 
     def release_memory(self, seconds: float) -> None:
-        """The child drops its outputs and frees what its allocator holds."""
-        self._reader.close()  # memory that is still mapped here would not be freed
+        """Let the child drop its outputs and free the memory that its allocator holds."""
+        self._reader.close()  # the driver frees only memory that is no longer mapped here
         self.process.thaw()
         self.request({"op": "release_memory"}, seconds)
         self.process.freeze()
@@ -224,7 +224,7 @@ class Participant(ABC):
     def start_loop(self, sets: int, batch: int) -> None:
         """Start calls on the first `sets` buffer sets in turn, after `prepare`, until `stop_loop`.
 
-        The child looks for the request to stop after each `batch` of calls.
+        The child checks for the request to stop after each `batch` of calls.
         """
         self.process.thaw()
         self._active_loop = (sets, time.perf_counter())
@@ -235,7 +235,7 @@ class Participant(ABC):
         sets, begun = self._active_loop
         if self.process.channel.has_data():
             self.receive("loop", seconds)  # raises if the loop failed
-            raise CandidateRejected(Status.CHEATING, "it stopped making calls before it was told to")
+            raise CandidateRejected(Status.CHEATING, "it ended a loop of calls before it was told to")
         requested = time.perf_counter()
         self.send({"op": "stop_loop"})
         reply = self.receive("loop", seconds)
@@ -249,7 +249,7 @@ class Participant(ABC):
             or not isinstance(descriptions, list)
             or len(descriptions) != min(calls, sets)
         ):
-            raise CandidateRejected(Status.CHEATING, "the account of a loop was forged")
+            raise CandidateRejected(Status.CHEATING, "the reply to 'loop' was forged")
         claims = [parse_claims(description, spec) for description in descriptions]
         return LoopResult(calls, ended - begun, ended - requested, claims)
 
@@ -274,7 +274,7 @@ class Participant(ABC):
         self._flusher.flush()
 
     def _read(self, claims: list[Claim]) -> list[torch.Tensor]:
-        """The outputs at the places that the child claims."""
+        """The outputs in the memory that the child claims holds them."""
         try:
             return [self._reader.read(slot, handle) for slot, handle in claims]
         except OutputUnreadable as error:
@@ -292,7 +292,7 @@ class Participant(ABC):
 
     def _freeze(self) -> None:
         if not self.process.freeze() and not self.trusted:
-            raise CandidateRejected(Status.CHEATING, "it keeps running when it is stopped")
+            raise CandidateRejected(Status.CHEATING, "it keeps running when it is stopped (SIGSTOP)")
 
     def close(self) -> None:
         """Kill the process and release its mappings."""
@@ -300,7 +300,7 @@ class Participant(ABC):
         self._reader.close()
 
     def close_in_background(self) -> threading.Thread:
-        """For a child that ended well: release its memory now, and kill it while the next one is loaded."""
+        """For a child that has succeeded: release its mappings now, and kill it while the next one loads."""
         self._reader.close()
         thread = threading.Thread(target=self.process.kill)
         thread.start()
@@ -311,9 +311,9 @@ _CANDIDATE_STAGES = {"call": "forward", "construct": "constructing ModelNew: Mod
 _PHASES = {
     "start": "starting",
     "load": "loading the candidate",
-    "add_variant": "loading a point of its tunables",
-    "keep_model": "between two designs",
-    "race": "in a race",
+    "add_variant": "loading it with other values of its tunables",
+    "keep_model": "while the next design was loaded",
+    "race": "in a race of variants",
     "import": "importing the candidate",
     "construct": "constructing ModelNew",
     "map_inputs": "mapping the inputs",

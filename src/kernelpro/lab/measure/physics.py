@@ -1,10 +1,10 @@
-"""Speed of light: the device's measured ceilings, and the floor that follows for a task.
+"""Speed of light: the device's measured ceilings, and the floor of a task that follows from them.
 
-The floor is the time of a perfect kernel: the fewest bytes over the bandwidth of a large copy, or the fewest
-operations over the rate of the allowed unit, whichever is longer. Where a CPU's cache keeps the data between
-calls, the copy is a cached one. `impossible_ms` is the limit that no honest kernel can go below: it allows
-for everything that could make the floor wrong (outputs that stay in cache, data that was already cached on
-the CPU, algorithms with fewer multiplications).
+The floor is the time of a perfect kernel: the fewest bytes divided by the bandwidth of a large copy, or the
+fewest operations divided by the rate of the allowed unit, whichever is longer. If a CPU's cache keeps the
+data between calls, the bandwidth is that of a cached copy. `impossible_ms` is a limit below which no honest
+kernel can be. It allows for everything that could make the floor too high: outputs that stay in cache, data
+that was already cached on the CPU, algorithms with fewer multiplications.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _DTYPES = {
 def compute_unit(device: str, precision: str, dtype: torch.dtype) -> str:
     """The fastest unit that a task's matrix products may use.
 
-    On the CPU only float64 has its own rate: narrow types are computed in float32 where that is faster, and a
-    product of them takes seconds on a CPU that does not support them.
+    On the CPU only float64 has a rate of its own. 16-bit types use the rate of float32: products are computed
+    in float32 where that is faster, and measuring one takes seconds on a CPU without support for the type.
     """
     if precision != "native":
         return precision if device == "cuda" else "fp32"
@@ -57,8 +57,8 @@ def floor_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
 
 
 def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> float:
-    """Below this time a kernel skips work. A task with types other than float32 may mix them: it gets the
-    fastest unit."""
+    """The time below which a kernel must have skipped work. A task with types other than float32 may mix
+    types, so that the fastest unit counts."""
     if device == "cuda":
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
         seconds = max(0.0, moved) / (ceilings.bandwidth * _BANDWIDTH_MARGIN)
@@ -71,14 +71,16 @@ def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> flo
 
 
 _CPU_CACHE_SECONDS = 60.0
-"""Load changes within minutes; a suite of small tasks need not pay for each task."""
+"""How long a measurement of a CPU's ceilings is used: load changes within minutes, but a suite of small tasks
+should not pay for each task."""
 
 
 def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     """The ceilings of this device, with the rate of `unit`; cached on disk.
 
-    A GPU is measured once (about a second). A CPU is shared with other work, and its speed under load is no
-    ceiling: it is measured again (half a second, once a minute at most), and the best value ever seen counts.
+    A GPU is measured once (about a second). A CPU is shared with other work, and its speed under load is not
+    a ceiling: it is measured again (half a second, at most once a minute), and the best value ever measured
+    counts.
     """
     key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
     cache = folders.cache(f"ceilings-{key}.json")
@@ -92,7 +94,7 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     best = current.with_best_of(cached) if cached else current
     if unit not in current.rates:
         rate = max(_rate(device, unit), best.rates.get(unit, 0.0))
-        if device == "cpu":  # half as many float64 fit into a vector, however busy the machine is
+        if device == "cpu":  # a vector holds half as many float64: even on a busy machine, half of the rate
             rate = max(rate, best.rates["fp32"] / 2)
         best = replace(best, rates=best.rates | {unit: rate})
     try:
@@ -101,7 +103,7 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
         partial.write_text(json.dumps(asdict(best)))
         partial.replace(cache)
     except OSError:
-        pass  # a read-only home costs a second the next time
+        pass  # with a read-only home, the next run measures again (a second)
     return best
 
 
@@ -178,7 +180,7 @@ def _no_synchronization() -> None:
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache that Linux reports; 32 MiB where it reports none."""
+    """Bytes of the largest cache that Linux reports; 32 MiB if it reports none."""
     sizes = [32 << 20]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

@@ -1,4 +1,4 @@
-"""Variables, limits, files and folders of the processes under test."""
+"""Environment variables, limits, files and folders of the processes under test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelpro.lab.sandbox.process import ResourceLimits
 from kernelpro.records import Target, folders
 
 _HOST_MEMORY_SHARE = 0.75
-"""Of the machine's memory, for a candidate without a limit of its own."""
+"""The default memory limit of a candidate, as a share of the machine's memory."""
 
 
 def are_compiled(variants: Collection[str]) -> bool:
@@ -22,12 +22,12 @@ def are_compiled(variants: Collection[str]) -> bool:
 
 
 def file_descriptors(regions: list[Region], page: CompletionPage | None) -> tuple[int, ...]:
-    """Those of the regions on a CPU, of the completion page on a GPU."""
+    """The file descriptors that a child needs: of the regions on a CPU, of the completion page on a GPU."""
     return (*(region.fd for region in regions if region.fd is not None), *((page.fd,) if page else ()))
 
 
 def thread_variables() -> dict[str, str]:
-    """As many threads as this process has."""
+    """Variables that give a child as many threads as this process has."""
     return {"OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
@@ -38,7 +38,8 @@ def candidate_limits(memory_gib: float, target: Target) -> ResourceLimits:
 
 
 def compiler_cache_dir() -> str:
-    """Kept between runs: the reference is the user's own and trusted."""
+    """The compiler cache of baselines, which is kept between runs: the reference is the user's own and
+    trusted."""
     path = folders.cache("compiled")
     path.mkdir(parents=True, exist_ok=True)
     return str(path)

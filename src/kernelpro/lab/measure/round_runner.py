@@ -1,5 +1,5 @@
-"""Times a candidate beside the baselines: interleaved rounds, each output verified before the next inputs are
-shown."""
+"""Times a candidate beside the baselines, in interleaved rounds. Each output is verified before the next
+inputs become visible."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ from kernelpro.records import BadInput
 _ROUNDS = {"quick": 15, "normal": 40, "full": 120}
 _MIN_ROUNDS = 10
 _ROUND_SECONDS = {"quick": 5.0, "normal": 15.0, "full": 60.0}
-"""The number of rounds is fixed before a candidate is seen: so many, fewer where the baseline alone would
-take longer than this. Only a candidate above `give_up_ratio` is timed for fewer, and never for fewer than
-_MIN_ROUNDS; for more, see _MAX_PASSES."""
+"""There are fewer rounds if they would take longer than this, at four calls of the slowest baseline a round.
+The number of rounds is fixed before the candidate is seen. Only a candidate above `give_up_ratio` gets fewer,
+but at least _MIN_ROUNDS; for more rounds, see _MAX_PASSES."""
 _MAX_PASSES = 4
-"""On a GPU, at full effort: so many times the rounds, for as long as the ratio is not settled."""
+"""At full effort on a GPU, the rounds are repeated up to this many times, until the ratio is settled."""
 _SOLO_CALLS = 20
 _SHORT_ANSWER_BYTES = 4096
 _MAX_BURST_MS = 2.0
 """Longer calls need no bursts: a microsecond or two is less than 0.1 % of them."""
 _CYCLE: tuple[Kind, ...] = ("single", "single", "queued", "queued", "burst")
-"""The kinds of rounds, in random order in each cycle: however early rounds end, there are some of each."""
+"""The kinds of rounds, in random order in each cycle, so that all kinds occur even if rounds end early."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The worst errors of several outputs, and the worst share of the limit: above 1 an output is wrong."""
+    """The worst errors of several outputs, and the worst share of the limit; above 1, an output is wrong."""
 
     errors: Errors = field(default_factory=lambda: Errors(0.0, 0.0))
     limit_share: float = 0.0
 
     def combine(self, other: Accuracy) -> Accuracy:
-        """The worse of both."""
+        """The worse of both, in each measure."""
         return Accuracy(self.errors.combine(other.errors), max(self.limit_share, other.limit_share))
 
 
 Check = Callable[[list[torch.Tensor], int, str], Accuracy]
-"""The accuracy of the outputs for the inputs of a seed and distribution; raises where they are wrong."""
+"""The accuracy of the outputs for the inputs of a seed and distribution; raises if they are wrong."""
 
 
 def _with_spare(count: int) -> int:
-    """A pool an eighth larger, so that the inputs still to come cannot be known from those that have come."""
+    """The size of a seed pool for `count` rounds: an eighth larger, so that the inputs that remain cannot be
+    inferred from those already used."""
     return count + max(4, count // 8)
 
 
@@ -66,13 +67,13 @@ def is_short(device: str, own_ms: float) -> bool:
 
 
 def _is_long(rounds: Rounds) -> bool:
-    """Whether the candidate's calls are so long that bursts tell nothing more."""
+    """Whether the candidate's calls are so long that bursts add no information."""
     samples = rounds.samples.get("candidate", [])
     return bool(samples) and min(sample.own_ms for sample in samples) > _MAX_BURST_MS
 
 
 class _NoBursts(Exception):
-    """Bursts of this candidate give no result; the message says why."""
+    """This candidate cannot be timed in bursts; the message says why."""
 
 
 class RoundRunner:
@@ -84,19 +85,19 @@ class RoundRunner:
         self._extra_seeds, self._solo_seeds = list[int](), [bench.new_seed() for _ in range(_SOLO_CALLS)]
         self._accuracy = Accuracy()
         self.prelaunch = False
-        """Sealed calls of the current candidate, and of the baselines beside it, are prelaunched."""
+        """Whether sealed calls of the current candidate, and of the baselines beside it, are prelaunched."""
         self.retried_without_prelaunch = False
-        """Sealed calls were prelaunched at first, and showed a head start."""
+        """Whether prelaunched calls seemed to show a head start, so that timing was repeated without."""
         self.burst_skip_reason = ""
-        """Why there are no bursts."""
+        """Why there are no bursts; empty if there are."""
 
     def draw_seeds(self, count: int, turn: int = 0) -> list[int]:
         """Seeds for `count` rounds, resampled for each candidate from a small pool whose inputs and truths
         are cached.
 
-        No two turns share a seed: a candidate may remember what it was asked before. Where outputs are so
-        short that one candidate could pass them on to the next (which pages are cached, how long something
-        takes), no seed is used twice.
+        No two turns share a seed, because a candidate may remember earlier inputs and outputs. If outputs are
+        so short that one candidate could leak them to the next (through cached pages or timing), no seed is
+        used twice.
         """
         if self._is_short:
             return [self._bench.new_seed() for _ in range(count)]
@@ -107,7 +108,7 @@ class RoundRunner:
         return self._bench.secret.sample(pool, count)
 
     def solo_seeds(self) -> list[int]:
-        """Seeds for a candidate's calls without baselines between them."""
+        """Seeds for a candidate's solo calls, which have no baseline calls in between."""
         return self._fresh_if_short(self._solo_seeds)
 
     def _fresh_if_short(self, seeds: list[int]) -> list[int]:
@@ -118,8 +119,8 @@ class RoundRunner:
         return self._bench.output_spec.nbytes <= _SHORT_ANSWER_BYTES
 
     def round_count(self, passes: int = 1) -> int:
-        """How many rounds to run: from the baselines alone, so that no candidate can shorten its own
-        trial."""
+        """How many rounds to run. It depends only on the baselines, so that no candidate can shorten its own
+        timing."""
         effort = self._bench.options.effort
         slowest = max(self._baselines.warm_ms.values())
         planned = passes * _ROUNDS[effort] * (2 if slowest < 0.2 else 1)
@@ -129,7 +130,10 @@ class RoundRunner:
     def run(
         self, participant: Participant, accuracy: Accuracy, report: Callable[[], None]
     ) -> tuple[Rounds, Accuracy]:
-        """The rounds, and the worst accuracy so far and in them; calls `report` before each round."""
+        """Run the rounds. Returns them and the worst accuracy, including the `accuracy` so far.
+
+        Calls `report` before each round.
+        """
         self._accuracy, self.burst_skip_reason = accuracy, ""
         self.prelaunch = participant.can_prelaunch and self._baselines.anchor in self._baselines.prelaunchable
         rounds = self._run_passes(participant, report)
@@ -147,9 +151,9 @@ class RoundRunner:
     def _run_passes(
         self, participant: Participant, report: Callable[[], None], first_turn: int = 0
     ) -> Rounds:
-        """As many rounds as the ratio needs to settle and the effort affords.
+        """As many rounds as the ratio needs to settle, within the limit of the effort.
 
-        `first_turn`: the first turn of seeds that the candidate has not met.
+        `first_turn`: the first turn of seeds that the candidate has not seen.
         """
         baselines = self._baselines
         usual = baselines.rounds.input_write_ms(baselines.anchor, "queued") if self.prelaunch else 0.0
@@ -180,8 +184,8 @@ class RoundRunner:
         )
 
     def slowed_baselines(self, rounds: Rounds) -> list[str]:
-        """Baselines that were denied prelaunching or slowed by the candidate, where that changes the
-        result."""
+        """Baselines that were slower beside the candidate, so that the result changes: they were not
+        prelaunched because the candidate cannot be, or the candidate slowed them."""
         if self._bench.target == "cpu":  # a CPU's speed depends on what else runs
             return []
         before = self._baselines.rounds
@@ -192,7 +196,7 @@ class RoundRunner:
         ]
 
     def time_baselines_alone(self, names: list[str], rounds: Rounds) -> None:
-        """Time baselines again after the candidate has ended: it may have left something running."""
+        """Time baselines again after the candidate has ended, because it may have left work running."""
         for name in names:
             rounds.solo[name] = [
                 self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0)
@@ -249,8 +253,8 @@ class RoundRunner:
         return samples
 
     def _draw_kinds(self, count: int, participant: Participant) -> list[Kind]:
-        """The kinds of so many rounds. On the CPU everything in the sandbox is frozen while inputs are
-        written; a GPU's kernels run on, and some calls are sealed."""
+        """The kinds of `count` rounds. On the CPU all calls are single, because the whole sandbox is frozen
+        while inputs are written. A GPU's kernels keep running, so some calls are sealed."""
         if not self._baselines.uses_sealed_calls:
             return ["single"] * count
         bursts = self._burst_calls(participant) > 1
@@ -261,7 +265,7 @@ class RoundRunner:
         return drawn[:count]
 
     def _burst_calls(self, participant: Participant) -> int:
-        """Calls of a burst: as many as both sides have buffer sets; 1 where there are no bursts."""
+        """Calls of a burst, at most one for each buffer set of either side; 1 if there are no bursts."""
         if not is_short(self._bench.target, min(self._baselines.warm_ms.values())) or self.burst_skip_reason:
             return 1
         buffers = participant.buffer_sets, self._baselines.participant.buffer_sets
@@ -280,24 +284,25 @@ class RoundRunner:
                 participant.prepare_round(seconds)
                 result = participant.burst(batch, spec, seconds, self.prelaunch)
                 if not result.distinct:
-                    raise _NoBursts("its outputs share memory")
+                    raise _NoBursts("the kernel's outputs share memory")
                 sample = result.sample
                 for seed, outputs in zip(seeds, result.outputs, strict=True):
                     self._accuracy = self._accuracy.combine(self._check(outputs, seed, AS_GIVEN))
         except (CandidateRejected, BadInput, torch.OutOfMemoryError) as error:
-            # of the candidate, a baseline, or the judge, which holds inputs, outputs and truths of a burst
+            # raised for the candidate, a baseline, or the judge, which holds inputs, outputs and truths of a
+            # burst
             if "out of memory" not in str(error).lower() and not isinstance(error, torch.OutOfMemoryError):
                 raise
             out_of_memory = True
-        if out_of_memory:  # outside the handler, whose frames hold memory
+        if out_of_memory:  # outside the handler, because its frames hold memory
             self._release_memory(participant)
-            raise _NoBursts("the device has too little memory for bursts")
+            raise _NoBursts("the device has too little memory")
         if self.prelaunch and not sample.proven:
-            raise _NoBursts(f"{name} has too many launches for bursts")
+            raise _NoBursts(f"a burst of {name} has too many launches to be launched ahead")
         return sample
 
     def _release_memory(self, participant: Participant) -> None:
-        """Free what the outputs of a burst took: the allocators of candidate and baselines keep it."""
+        """Free the memory of a burst's outputs, which the allocators of candidate and baselines keep."""
         turns = Turns(True, self._bench.options.call_timeout)
         for process in (participant, self._baselines.participant, None):
             turns.take(process)
@@ -318,8 +323,8 @@ class RoundRunner:
         return _MAX_PASSES if self._bench.target == "cuda" and self._bench.options.effort == "full" else 1
 
     def _is_hopeless(self, rounds: Rounds) -> bool:
-        """Whether the candidate is slower than the caller's limit. Being slow shortens a trial, and wins
-        nothing."""
+        """Whether the candidate is slower than the caller's limit. A candidate gains nothing from shortening
+        its timing by being slow."""
         limit = self._bench.options.give_up_ratio
         if limit <= 0 or len(rounds.samples.get("candidate", [])) < _MIN_ROUNDS:
             return False

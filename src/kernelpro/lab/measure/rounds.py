@@ -1,12 +1,17 @@
 """Timed rounds: in each, every participant is called once, in random order, on the same fresh inputs.
 
-On a GPU there are three kinds of calls. A single call finds the device idle, so that the launch by its host
-is part of its time. A queued call was launched before its inputs were written (sealed; see
-cuda_participant.py), and its time is the device's alone. Where a host takes as long as its kernels, both
-matter: torch.compile's kernels of 0.19 ms on an H200 took anything from 0.19 to 0.29 ms in single calls, and
-kernels as fast as its own seemed 1.4 times faster; and a kernel that is fast on the device but slow to launch
-is not fast. A burst is several queued calls in a row, each on inputs of its own: what the parent's clock
-cannot resolve is shared by all of them. A win is one in all kinds: the lowest ratio counts.
+On a GPU there are three kinds of calls:
+
+ - A single call starts on an idle device, so that its time includes the launch by the host.
+ - A queued call is launched before its inputs are written (sealed; see cuda_participant.py), so that its time
+   is that of the device alone.
+ - A burst is several queued calls in a row, each on its own inputs. The error of the parent's clock is
+   divided by the number of calls.
+
+If launching takes as long as the kernels, single and queued calls both matter. torch.compile's kernels of
+0.19 ms on an H200 took between 0.19 and 0.29 ms in single calls, and kernels that were merely as fast seemed
+1.4 times faster. But a kernel that is fast on the device and slow to launch is not fast. So a candidate has
+to win in all kinds: the lowest ratio counts.
 """
 
 from __future__ import annotations
@@ -22,31 +27,32 @@ from kernelpro.lab.measure.statistics import lower_bound, median_interval
 from kernelpro.records import Interval
 
 NOISE_SHARE = 0.95
-"""A baseline that takes more than this share of its time when it is timed alone differs by no more than
-noise."""
+"""If a baseline's time alone is more than this share of its time in rounds, the difference is noise."""
 _SETTLED, _SETTLED_FAR, _FAR = 0.004, 0.010, 0.05
-"""Width of a ratio's interval, before SYSTEMATIC widens it, that more rounds need not narrow; and the same
-where all of the interval is further than 5 % from 1, so that there is no doubt who is faster."""
+"""Widths of a ratio's log-interval, before SYSTEMATIC widens it, below which no more rounds are needed. The
+second applies if the whole interval is further than _FAR from a ratio of 1, so that it is clear who is
+faster."""
 _DISTURBED_MS, _MAX_DISTURBED_MS, _DISTURBED_SHARE = 0.05, 0.1, 0.05
-"""Who works while inputs are written takes the device from the parent, and switching it costs 0.14 ms each
-way on an H200: writing that takes longer by less than this was not disturbed. It varies by 3 us; that of
-gigabytes by one or two percent between processes (3.04 to 3.07 ms, sometimes more, for 6.5 GB), so that a
-share of it is allowed for, and never as much as one switch takes."""
+"""Allowance for normal variation of the input-write time. A process that works while inputs are written takes
+the device from the parent, and each context switch costs 0.14 ms on an H200, so smaller delays are not
+disturbances. The time normally varies by 3 us. For gigabytes it varies by one or two percent between
+processes (3.04 to 3.07 ms, sometimes more, for 6.5 GB), so the allowance is a share of it, but always less
+than one switch."""
 
 
 @dataclass
 class Rounds:
-    """Samples by participant, one a round."""
+    """Samples by participant, one per round."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     discarded: int = 0
     solo: dict[str, list[Sample]] = field(default_factory=dict)
-    """By participant, calls with no other participant's calls between them."""
+    """By participant, solo calls: calls without calls of other participants in between."""
     usual_input_write_ms: float = math.inf
-    """What writing inputs took before the candidate was started."""
+    """Median input-write time before the candidate was started, in ms."""
     denied_prelaunch: frozenset[str] = frozenset()
-    """Baselines that could be prelaunched, but were not, because the candidate cannot: only solo times
-    count."""
+    """Baselines that could be prelaunched but were not, because the candidate cannot be. Only their solo
+    times count."""
 
     def add(self, round_: dict[str, Sample]) -> None:
         """Add one sample of each participant."""
@@ -61,7 +67,7 @@ class Rounds:
 
     @property
     def steadiest_kind(self) -> Kind:
-        """Queued calls, where there are any: they do not depend on a host."""
+        """`queued` if there are queued calls, which do not depend on the host; else `single`."""
         return "queued" if "queued" in self.kinds else "single"
 
     def drop(self, kind: Kind) -> None:
@@ -70,7 +76,7 @@ class Rounds:
             self.samples[name] = [sample for sample in samples if sample.kind != kind]
 
     def calls(self, name: str, kind: Kind | None = None) -> list[Sample]:
-        """A participant's calls of one kind; without a kind the queued ones, where there are any."""
+        """A participant's calls of one kind, by default of the steadiest kind."""
         kind = kind or self.steadiest_kind
         return [sample for sample in self.samples[name] if sample.kind == kind]
 
@@ -79,11 +85,11 @@ class Rounds:
         return all(sample.proven for side in (name, baseline) for sample in self.calls(side, kind))
 
     def own_ms(self, name: str, kind: Kind | None = None) -> torch.Tensor:
-        """Per round, the participant's own milliseconds for a call."""
+        """Per round, milliseconds per call by the participant's own clock."""
         return torch.tensor([sample.own_ms for sample in self.calls(name, kind)], dtype=torch.float64)
 
     def median_ms(self, name: str, kind: Kind | None = None) -> float:
-        """The median of the participant's own milliseconds."""
+        """The median of `own_ms`."""
         return float(self.own_ms(name, kind).median())
 
     def log_ratio(self, slow: str, fast: str, kind: Kind | None = None) -> torch.Tensor:
@@ -91,9 +97,9 @@ class Rounds:
         return (self.own_ms(slow, kind) / self.own_ms(fast, kind)).log()
 
     def log_link(self, steady: str, other: str, kind: Kind) -> torch.Tensor:
-        """As `log_ratio`, where `steady` links two participants that were timed at different times.
+        """As `log_ratio`, where `steady` links two participants that were not timed in the same rounds.
 
-        Single calls are linked by the queued calls of `steady`, which do not depend on its host.
+        Single calls are linked by the queued calls of `steady`, because those do not depend on the host.
         """
         if kind == "single" and self.steadiest_kind != "single":
             return (self.own_ms(steady).median() / self.own_ms(other, kind)).log()
@@ -112,11 +118,11 @@ class Rounds:
         return ratio.high - ratio.low <= (_SETTLED_FAR if far else _SETTLED)
 
     def hidden_ms(self, name: str, baseline: str, kind: Kind | None = None) -> torch.Tensor:
-        """Per round, how much more lies between the two clocks of a call for a participant than for a
-        baseline.
+        """Per round, hidden milliseconds per call: the participant's difference between the two clocks minus
+        the baseline's.
 
-        The time in which the parent wrote inputs is taken off: all of it for the baseline; for the other,
-        which may have worked meanwhile, no more than is usual.
+        The input-write time is subtracted first: all of it for the baseline, but only the usual time for the
+        participant, which may have worked while its inputs were written.
         """
         kind = kind or self.steadiest_kind
         usual = self._usual_input_write_ms(name, baseline, kind)
@@ -130,22 +136,22 @@ class Rounds:
         )
 
     def disturbances_ms(self, name: str, baseline: str, kind: Kind = "queued") -> list[float]:
-        """Per round, by how much writing inputs was disturbed."""
+        """Per round, the input-write time beyond the usual one, in ms; 0 within normal variation."""
         usual = self._usual_input_write_ms(name, baseline, kind)
         return [_disturbance(call.input_write_ms, usual) for call in self.calls(name, kind)]
 
     def _usual_input_write_ms(self, name: str, baseline: str, kind: Kind) -> float:
-        """What writing inputs takes where nobody disturbs it. Bursts, which write more, were not made before
-        the candidate was started."""
+        """The input-write time without disturbances. Bursts write more than single calls, and there were none
+        before the candidate was started."""
         before = math.inf if kind == "burst" else self.usual_input_write_ms
         return min(before, self.input_write_ms(name, kind), self.input_write_ms(baseline, kind))
 
     def protocol_ms(self, name: str, kind: Kind) -> torch.Tensor:
-        """Per round, the difference of the two clocks without the writing of inputs."""
+        """Per round, the difference of the two clocks without the input-write time."""
         return torch.tensor([call.protocol_ms for call in self.calls(name, kind)], dtype=torch.float64)
 
     def input_write_ms(self, name: str, kind: Kind | None = None) -> float:
-        """Median input-write time."""
+        """Median input-write time, in ms."""
         return statistics.median([call.input_write_ms for call in self.calls(name, kind)] or [0.0])
 
 
@@ -156,7 +162,8 @@ def _disturbance(input_write_ms: float, usual_ms: float) -> float:
 
 
 def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
-    """Whether the times of `slow` before `fast` was started would change what `fast` gains."""
+    """Whether `slow` was slowed in these rounds: with its times from `before`, when `fast` had not started,
+    the speed-up of `fast` would be lower by more than noise."""
     gains, gains_before = [], []
     for kind in (kind for kind in rounds.kinds if kind in before.kinds):
         gains.append(float(rounds.log_ratio(slow, fast, kind).median()))
@@ -166,10 +173,9 @@ def was_slowed(rounds: Rounds, before: Rounds, slow: str, fast: str) -> bool:
 
 
 def comparable_time(rounds: Rounds, slow: str, fast: str) -> Interval:
-    """The time of `fast` to show beside queued times of baselines.
+    """The time of `fast` on the scale of the baselines' queued times.
 
-    Where `fast` gains less in single calls, its time is scaled so that it stands in that ratio to the
-    baseline.
+    If `fast` gains less in single calls, its time is scaled so that it has that ratio to the baseline's.
     """
     kind = rounds.deciding_kind(slow, fast)
     share = rounds.median_ms(slow) / rounds.median_ms(slow, kind)

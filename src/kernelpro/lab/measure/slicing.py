@@ -1,12 +1,12 @@
-"""Outputs of a reference computed in slices of the batch, for tasks that do not fit into memory in float64.
+"""Computes a reference's outputs in slices of the batch, for tasks that do not fit into memory in float64.
 
-Slicing is never assumed. `find_slicing` runs the reference in the task's own type and requires, for inputs
-that are cut along their first dimension:
+Whether a reference allows this is tested, never assumed. `find_slicing` runs it in the task's own type, cuts
+inputs along their first dimension, and requires:
 
- 1. the outputs for a slice alone are those of the whole call in its rows (the first, a middle and the last
-    slice): the reference depends neither on the size of the batch nor on the position in it;
- 2. the outputs for a slice do not change when all other rows do: batch normalization in train mode, a sum or
-    a maximum over the batch fail here.
+ 1. A slice alone gives the same rows as the whole call (tested on the first, a middle and the last slice). So
+    the reference depends neither on the batch size nor on the position in the batch.
+ 2. The outputs of a slice do not change when all other rows change. Batch normalization in train mode, and
+    sums or maxima over the batch, fail this test.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kernelpro.lab.tasks.reference import BITS
 Outputs = list[torch.Tensor]
 _TEST_SLICES = 8
 _MAX_DIFFERENCE = 32.0
-"""In units of the type's rounding: another batch size may choose another order of sums. A dependence on other
-rows, which are tripled and reversed, changes far more."""
+"""The largest relative difference, in units of the type's rounding: another batch size may change the order
+of sums. If outputs depend on other rows, which are tripled and reversed, they change far more."""
 
 
 @dataclass(frozen=True)
 class Slicing:
-    """How a task's inputs are cut: `is_cut` says which of them, each along its first dimension."""
+    """How a task's inputs are cut. `is_cut`: which inputs are cut, along their first dimension."""
 
     rows: int
     is_cut: tuple[bool, ...]
 
     def ranges(self, slices: int) -> list[slice]:
-        """So many slices of about the same size, fewer where there are fewer rows."""
+        """Ranges of at most `slices` slices of about the same size."""
         step = -(-self.rows // min(slices, self.rows))
         return [slice(first, min(first + step, self.rows)) for first in range(0, self.rows, step)]
 
@@ -45,32 +45,32 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Scale:
-    """The size of an output: what its errors are relative to."""
+    """The size of an output. Errors are relative to it."""
 
     size: float
     """Its norm."""
     count: int
-    """Its elements."""
+    """Its number of elements."""
     masked: bool
-    """Some elements are not finite; the norm leaves them out."""
+    """Some elements are not finite; the norm excludes them."""
     is_float: bool
 
     @property
     def rms(self) -> float:
-        """The root of its mean square; 1 where all elements are 0."""
+        """The root mean square; 1 if all elements are 0."""
         return self.size / math.sqrt(self.count) if self.size else 1.0
 
 
 @dataclass
 class SlicedOutputs:
-    """Outputs that are computed one slice of the batch at a time, each time they are read."""
+    """Outputs that are computed slice by slice, each time they are read."""
 
     ranges: list[slice]
     compute: Callable[[slice], Outputs]
     count: int
-    """How many outputs there are."""
+    """The number of outputs."""
     scales: dict[int, Scale] = field(default_factory=dict)
-    """By output, once known."""
+    """Scales by output, once known."""
 
 
 Expected = Outputs | SlicedOutputs
@@ -78,7 +78,7 @@ Expected = Outputs | SlicedOutputs
 
 
 def find_slicing(run: Callable[[list[torch.Tensor]], Outputs], leaves: list[torch.Tensor]) -> Slicing | None:
-    """How the inputs can be cut; None where they cannot. `run` calls the reference in the task's own type."""
+    """How the inputs can be cut; None if they cannot. `run` calls the reference in the task's own type."""
     outputs = run(leaves)
     counts = {leaf.shape[0] if leaf.dim() else 0 for leaf in outputs}
     rows = counts.pop()
@@ -87,7 +87,7 @@ def find_slicing(run: Callable[[list[torch.Tensor]], Outputs], leaves: list[torc
     ranges = Slicing(rows, ()).ranges(_TEST_SLICES)
     tested = [ranges[len(ranges) // 2], ranges[0], ranges[-1]]
     known = [[leaf[part].clone() for leaf in outputs] for part in tested]
-    del outputs  # large tasks have little memory
+    del outputs  # memory is scarce for large tasks
     for is_cut in _choices(leaves, rows):
         slicing = Slicing(rows, is_cut)
         if _is_valid(slicing, run, leaves, tested, known):
@@ -96,7 +96,8 @@ def find_slicing(run: Callable[[list[torch.Tensor]], Outputs], leaves: list[torc
 
 
 def _choices(leaves: list[torch.Tensor], rows: int) -> Iterator[tuple[bool, ...]]:
-    """All inputs with so many rows together, then each alone: of a product, only the left matrix is cut."""
+    """Which inputs to cut: all that have `rows` rows, then each of them alone, since a matrix product, for
+    example, allows only its left operand to be cut."""
     fitting = [leaf.dim() > 0 and leaf.shape[0] == rows for leaf in leaves]
     if any(fitting):
         yield tuple(fitting)

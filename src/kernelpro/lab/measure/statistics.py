@@ -13,10 +13,11 @@ from kernelpro.records import Interval
 RESAMPLES = 2000
 LEVEL = 0.95
 CERTAIN = 0.998
-"""Level of the interval that convicts."""
+"""Level of the interval that a `cheating` verdict requires."""
 SYSTEMATIC = 0.0075
-"""Two processes that run the same code differ by up to 0.6 % on an H200, however long they are timed (the
-addresses of their memory; benchmarks/judge_noise.py): every interval of a ratio is widened by this."""
+"""Every interval of a ratio is widened by this on both sides (in log space). The times of two processes that
+run the same code differ by up to 0.6 % on an H200, however long they are timed, because the addresses of
+their memory differ (benchmarks/judge_noise.py)."""
 
 
 def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -26,9 +27,9 @@ def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _median_ranks(count: int, seed: int) -> torch.Tensor:
-    """For each resample of so many sorted values, the rank of its median.
+    """For each resample of `count` sorted values, the rank of its median.
 
-    Kept, because a verdict needs dozens of intervals: where compilers use all cores, torch takes 10 ms for
+    Cached, because a verdict needs dozens of intervals: while compilers use all cores, torch takes 10 ms for
     each such median, and a verdict took 0.2 s longer.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -37,7 +38,7 @@ def _median_ranks(count: int, seed: int) -> torch.Tensor:
 
 
 def quantile_interval(medians: torch.Tensor, value: float, level: float = LEVEL) -> Interval:
-    """The interval that holds the share `level` of the medians, and always `value`."""
+    """The interval that contains the share `level` of the medians, extended to contain `value`."""
     tail = (1 - level) / 2
     low, high = torch.quantile(medians, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     return Interval(value, min(low, value), max(high, value))
@@ -49,7 +50,8 @@ def median_interval(values: torch.Tensor, level: float = LEVEL) -> Interval:
 
 
 def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -> Interval:
-    """Interval of a ratio from per-round logs; `link` adds a second, independently measured log-ratio."""
+    """The interval of a ratio from its per-round logs. `link`: another log-ratio, measured independently, to
+    multiply it by."""
     medians, value = bootstrap_medians(log_ratios), float(log_ratios.median())
     if link is not None:
         medians, value = medians + bootstrap_medians(link, seed=1), value + float(link.median())
@@ -58,7 +60,7 @@ def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -
 
 
 def lower_bound(intervals: list[Interval]) -> Interval:
-    """The least value, the least low end and the least high end of several intervals."""
+    """The interval of the minimum: the lowest value, low end and high end of several intervals."""
     return Interval(
         min(interval.value for interval in intervals),
         min(interval.low for interval in intervals),

@@ -1,4 +1,4 @@
-"""Seconds by stage."""
+"""Measures seconds by stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Stopwatch:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        """Measure one stage; of one that is repeated, the sum."""
+        """Measure a stage. If it is repeated, its seconds add up."""
         begun = time.perf_counter()
         try:
             yield
@@ -24,6 +24,6 @@ class Stopwatch:
             self._stages[stage] = self._stages.get(stage, 0.0) + time.perf_counter() - begun
 
     def seconds(self) -> dict[str, float]:
-        """By stage, and in `total`."""
+        """Seconds of each stage, and in `total` since the creation."""
         total = time.perf_counter() - self._begun
         return {name: round(value, 4) for name, value in self._stages.items()} | {"total": round(total, 4)}

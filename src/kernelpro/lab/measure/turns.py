@@ -1,4 +1,4 @@
-"""Candidate and baselines take turns in a device's memory, where it is too small for both together."""
+"""Lets candidate and baselines take turns in a device's memory, if it is too small for both together."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """At most one process holds memory beyond its parameters: the others have freed theirs."""
+    """Ensures that at most one process holds memory beyond its parameters."""
 
     def __init__(self, enabled: bool, seconds: float):
-        """If not `enabled`, all keep their memory. `seconds`: in which a process must have freed it."""
+        """If not `enabled`, all processes keep their memory. `seconds`: time limit for freeing it."""
         self._enabled, self._seconds = enabled, seconds
         self._holder: Participant | None = None
 
     def take(self, participant: Participant | None) -> None:
-        """Before `participant` is called (None: before the judge itself needs memory), the last one frees
-        its memory."""
+        """Let the last process free its memory, before `participant` is called; before the judge itself needs
+        memory, with None."""
         if not self._enabled or self._holder is participant:
             return
         last, self._holder = self._holder, participant

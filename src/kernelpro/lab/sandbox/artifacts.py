@@ -1,5 +1,5 @@
-"""What compilers leave in a child's build directories, as a tar: packed by a build, unpacked for that
-candidate alone."""
+"""Packs the files that compilers leave in a child's build directories as a tar, and unpacks them for the same
+candidate, but for no other."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pack_artifacts() -> bytes:
 def unpack_artifacts(data: bytes) -> None:
     """Restore the build directories from a tar of `pack_artifacts`.
 
-    Names follow from the content, so that a file which is there already is the same. It is not written again:
-    this process may have loaded it as a library for another design.
+    File names contain a hash of the content, so that a file which exists already is the same. It is not
+    written again, because this process may have loaded it as a library for another design.
     """
     if not data:
         return

@@ -1,9 +1,11 @@
 """The child that holds the reference in several variants.
 
-It serves the requests of a candidate's child, so that both sides of a timing pay for the same protocol, and:
+It serves the requests of a candidate's child, so that the protocol costs both sides of a timing the same.
+Additional requests:
 
-    compile_variants   variants   -> which of them fail, the code of those that compile; first a notice, if a
-                                     compiler has to measure: it waits for `tune`, when the device is quiet
+    compile_variants   variants   -> the variants that failed, with reasons, and the code of the others. If a
+                                     compiler has to measure on the device, a notice comes first: the compiler
+                                     waits for `tune`, which arrives when the device is quiet
     tune               nothing    -> ok
     compiled_source    variant    -> the compiler's code as a candidate, or why there is none
     prepare            variant    -> ok; selects the variant first
@@ -33,7 +35,7 @@ class BaselineServer(CandidateServer):
     """Holds the reference, eager and compiled."""
 
     _may_tune = False
-    """Compilers may measure on the device."""
+    """Whether compilers may measure on the device."""
 
     def load(self, request: Request, tail: bytes) -> Reply:
         """Load the reference of the task in `tail`."""
@@ -46,7 +48,7 @@ class BaselineServer(CandidateServer):
         return {"parameters": "by name"}, b""
 
     def compile_variants(self, request: Request, tail: bytes) -> Reply:
-        """Call every variant once on inputs of its own, which compiles it."""
+        """Call every variant once on its own inputs, which compiles it."""
         failed, seeds = {}, {}
         if self._device.name == "cuda" and MODES.keys() & set(request["variants"]):
             call_before_benchmarks(self._await_quiet_device)
@@ -61,13 +63,13 @@ class BaselineServer(CandidateServer):
             else:
                 if source:
                     seeds[variant] = source
-            gc.collect()  # compilers keep inputs and outputs in cycles
+            gc.collect()  # reference cycles of compilers keep inputs and outputs alive
             self._device.release_memory()
         return {"failed": failed, "seeds": seeds}, b""
 
     def _await_quiet_device(self) -> None:
-        """Wait for the next request: until then the judge uses the device itself. A configuration that was
-        chosen beside its work was 10 % slower than the best (element-wise, 13 GB)."""
+        """Wait for the next request: until then the judge itself uses the device. A configuration that a
+        compiler chose on a busy device was 10 % slower than the best one (element-wise, 13 GB)."""
         if not self._may_tune:
             self.send_early({"ok": True, "tuning": True})
             while not self.has_next_request():
@@ -75,11 +77,11 @@ class BaselineServer(CandidateServer):
             self._may_tune = True
 
     def tune(self, request: Request, tail: bytes) -> Reply:
-        """Has let a compiler measure."""
+        """Do nothing: the arrival of this request has let a compiler measure."""
         return {}, b""
 
     def _run_variant(self, variant: str, values: list[Any]) -> str:
-        """Call a variant; returns the code that its compiler wrote, if it has one."""
+        """Call a variant; returns the code that its compiler wrote, or ""."""
         if variant in MODES:
             return seed_from_first_call(self._reference, variant, self._model, values)
         self._model(*values)
@@ -94,7 +96,7 @@ class BaselineServer(CandidateServer):
             return {"source": "", "reason": str(reason)}, b""
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
-        """Select a variant, then as a candidate's child does."""
+        """Select a variant, then prepare as a candidate's child does."""
         self._select_variant(request["variant"])
         return super().prepare(request, tail)
 

@@ -1,10 +1,10 @@
-"""The child that builds: imports a candidate's source so that its compilers run, without a GPU.
+"""The child that builds: it imports a candidate's source without a GPU, so that its compilers run.
 
-build     source, time limits (task, device)   -> what compilers left in the build directories
+build     source, time limits (task, device)   -> the files that compilers left in the build directories
 
-With a task, the model is also constructed and called on tensors without data, in a process of its own: that
-compiles Triton's launches, and extensions that are built in a constructor or in `forward`. The candidate's
-native code may crash there. The judge meets whatever the candidate raises.
+With a task, the model is also constructed and called on tensors without data, in another process, because the
+candidate's native code may crash. This compiles Triton kernels for their launches, and extensions that are
+built in a constructor or in `forward`. Exceptions of the candidate are ignored here: the judge will see them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class BuildServer(RequestServer):
     """Builds one candidate."""
 
     def build(self, request: Request, tail: bytes) -> Reply:
-        """Import the source and return what its compilers made; a `note` says what failed beside them."""
+        """Import the source and return the files of its compilers; a `note` reports another failure."""
         torch.set_num_threads(1)
         task: Task | None = torch.load(io.BytesIO(tail), weights_only=False)["task"] if tail else None
         device = request.get("device")
         if device:
             triton_ahead.pretend_device(device)
-        # a Triton with another interface: everything else is still built
+        # if Triton has another interface, everything else is still built
         with contextlib.suppress(ImportError, AttributeError):
             triton_ahead.compile_only(device)
         if extensions.uses_extensions(request["source"]):
@@ -67,7 +67,7 @@ class BuildServer(RequestServer):
 
 
 def _in_own_process(work: Callable[[], None], limits: TimeLimits) -> None:
-    """Run `work` in a fork, whose end, however it comes, is not that of this process."""
+    """Run `work` in a fork, so that this process survives however it ends."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException), announced_compilation():
@@ -88,7 +88,7 @@ def _in_own_process(work: Callable[[], None], limits: TimeLimits) -> None:
 
 def _call_on_meta(module: ModuleType, task: Task, as_cuda: bool) -> None:
     """Construct and call the model on tensors without data."""
-    with torch.device("meta"):  # the reference's weights are not needed, and cost nothing there
+    with torch.device("meta"):  # without weights: only their shapes are needed
         reference = Reference(task, "meta", 0)
     form, leaves = reference.inputs(0)
     with torch.no_grad():
@@ -100,7 +100,7 @@ def _call_on_meta(module: ModuleType, task: Task, as_cuda: bool) -> None:
 
 
 def _construct(factory: Any, init_inputs: list[Any]) -> Any:
-    """A model without data where its constructor can do without."""
+    """A model without data if its constructor supports that, else with data."""
     with contextlib.suppress(Exception), torch.device("meta"):
         return factory(*init_inputs)
     return factory(*init_inputs)

@@ -1,7 +1,7 @@
 """Builds ahead of time: compilers run in sandboxes without a GPU, on all cores, while the GPU measures.
 
-The artifacts of a build are cached in memory and on disk, under the hash of the candidate's source and the
-toolchain, and given to that candidate alone, so that no candidate can prepare anything for another.
+The artifacts of a build are cached in memory and on disk, under a hash of the candidate's source and the
+toolchain. Only that candidate gets them, so that no candidate can prepare anything for another.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
 _COMPILES = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
 _FORMAT = "2"
-"""Changes when artifacts do: older files in the cache are then ignored."""
+"""The format of the artifacts. If it changes, older files in the cache are ignored."""
 _MAX_CACHED_BUILDS = 256
 _MAX_AHEAD_SECONDS = 15.0
-"""For constructing and calling a model without data, apart from compilers."""
+"""Time limit for constructing and calling a model without data, not counting compilers."""
 
 
 class Builds:
@@ -49,16 +49,16 @@ class Builds:
         self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
         self._jobs: dict[tuple[str, str, str], Future[bytes]] = {}
         self.notes: dict[str, str] = {}
-        """By candidate id: what failed beside its compilers. The judge meets the same failure."""
+        """By candidate id: a failure of the build other than a compile error. Judging shows the same one."""
         self._lock = threading.Lock()
 
     def begin(
         self, candidate: Candidate, target: str, options: Options, task: Task | None = None
     ) -> Future[bytes]:
-        """Start a build in the background; the same candidate is never built twice.
+        """Start a build in the background. The same candidate is never built twice.
 
-        Triton's kernels are compiled for the inputs of `task`, and extensions that its model builds later
-        than at import are built with them.
+        With `task`, its inputs are also used to compile Triton kernels, and extensions that the model does
+        not build at import.
         """
         task = task if _is_triton(candidate, target) or builds_lazily(candidate.source) else None
         with self._lock:
@@ -112,14 +112,14 @@ class Builds:
             process.channel.send(request, buffer.getvalue())
             reply, artifacts = process.receive(options.call_timeout, options.build_timeout)
         except (ReplyTimeout, TimeLimitExceeded) as error:
-            # the first real call compiles Triton kernels that are missing
+            # the first call in the judge compiles the missing Triton kernels
             if task and not _COMPILES.search(without_comments(candidate.source)):
                 self.notes[candidate.id] = f"compiling ahead of time: {error}"
                 return b""
             raise CandidateRejected(Status.TIMED_OUT, f"building: {error}") from None
         except (ChannelClosed, MalformedMessage):
             self.notes[candidate.id] = f"the build {process.describe_exit()}"
-            return b""  # the judge meets the same failure
+            return b""  # judging shows the same failure
         finally:
             process.kill()
         if reply.get("ok") is not True:
@@ -137,8 +137,8 @@ class Builds:
 
 
 def _is_retryable(job: Future[bytes]) -> bool:
-    """Whether a failed build may succeed when repeated: after a timeout or a lack of memory, not a compile
-    error."""
+    """Whether a failed build may succeed if repeated: after a timeout or lack of memory, but not after a
+    compile error."""
     error = job.exception() if job.done() and not job.cancelled() else None
     return error is not None and getattr(error, "status", None) is not Status.BUILD_FAILED
 
@@ -149,7 +149,7 @@ def has_artifacts(artifacts: bytes) -> bool:
 
 
 def _cache_path(candidate: Candidate, target: str, task: Task | None) -> Path:
-    """Where the artifacts of this candidate with this toolchain are cached."""
+    """The cache file for the artifacts of this candidate with this toolchain."""
     arch = json.dumps(compiler_variables(target))
     machine = platform.machine(), sys.version, _toolchain(), str(cute.cutlass_root()), arch
     key = digest(_FORMAT, candidate.id, target, task.id if task else "", *machine)
@@ -176,7 +176,7 @@ def _toolchain() -> str:
 
 @lru_cache
 def compiler_variables(target: str) -> dict[str, str]:
-    """The GPU to compile for: in a sandbox without one, and the same in all others of a candidate."""
+    """Variables that name the GPU to compile for, the same in all sandboxes, with and without a GPU."""
     if target != "cuda":
         return {}
     major, minor = torch.cuda.get_device_capability()

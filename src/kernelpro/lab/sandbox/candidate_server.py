@@ -1,26 +1,26 @@
-"""The child that holds one model and calls it on request. It runs beside untrusted code: the parent believes
-nothing.
+"""The child that holds one model and calls it on request.
 
-Every reply is a claim that the parent checks: it reads outputs as raw bytes, and the child's clock counts
-only where the parent's agrees. Requests, one at a time:
+It shares its process with untrusted code, so the parent treats every reply as a claim and checks it: the
+parent reads outputs as raw bytes, and the child's clock counts only if the parent's clock agrees. Requests,
+one at a time:
 
     start          device, threads, precision    -> ok; nothing of the candidate is loaded yet
-    load           source, seed, state's entries -> where parameters come from, and which of them have other
-                                                    values than the reference's; or which stage failed
-    set_state      values of these parameters    -> ok; comes after every load, also without any
+    load           source, seed, state's entries -> where parameters come from, and the names of those whose
+                                                    values differ from the reference's; or which stage failed
+    set_state      values of these parameters    -> ok; follows every `load`, even without values
     add_variant    source, artifacts             -> the number of the variant; the candidate itself is 0
-    keep_model     nothing                       -> ok; the candidate is now variant 1, the only one, and the
-                                                    next one is loaded beside it
-    race           variants, number of calls     -> milliseconds of each call, one list a variant
+    keep_model     nothing                       -> ok; the candidate becomes the only variant, number 1, and
+                                                    the next candidate is loaded beside it
+    race           variants, number of calls     -> milliseconds of each call, one list per variant
     map_inputs     shared regions, slots, form   -> whether the device can wait for a gate
     prepare        see the method                -> ok; drops the last output
     release_memory nothing                       -> ok; drops all outputs and frees unused memory
-    call           buffer sets, in order         -> where the outputs of these calls lie, own milliseconds of
-                                                    a call, native ones
-                   with a gate's value           -> first where the outputs will lie, once all is launched;
-                                                    the device waits for the gate
-    loop           number of sets, batch         -> once another request waits: the number of calls, and
-                                                    where the last output of each set lies
+    call           buffer sets, in order         -> where the outputs of these calls lie; own milliseconds per
+                                                    call, and the part of them in native code
+                   with a gate's value           -> first, when everything is launched, where the outputs will
+                                                    lie; the device waits for the gate
+    loop           number of sets, batch         -> once the next request has arrived: the number of calls,
+                                                    and where the last output of each set lies
     stop_loop      nothing                       -> ok; the request that ends a loop
     kernel_times   (CUDA) buffer set             -> device time by kernel name
 """
@@ -63,14 +63,14 @@ class CandidateServer(RequestServer):
         self._model: Any = None
         self._mode = "eval"
         self._arguments: list[Any] = []
-        """The model's arguments, one list a buffer set."""
+        """The model's arguments, one list per buffer set."""
         self._copy_outputs = False
-        """Outputs lie in memory that cannot be exported: every timed call copies them."""
+        """Every timed call copies its outputs, because their memory cannot be exported."""
         self._gate_address = 0
         self._construct_variant: Callable[[Any], Any] = lambda factory: factory()
         self._variants: list[Any] = []
-        """The candidate with other constants, numbered from 1: they race against it. In a race of designs,
-        the fastest one so far."""
+        """The candidate with other values of its tunables, numbered from 1, which race against it. In a race
+        of designs, the fastest design so far."""
         self._loads = 0
         self._flush_buffer: torch.Tensor | None = None
 
@@ -119,7 +119,7 @@ class CandidateServer(RequestServer):
         return {}, b""
 
     def add_variant(self, request: Request, tail: bytes) -> Reply:
-        """Load the candidate with other constants beside it; both share their parameters."""
+        """Load the candidate with other values of its tunables beside it. Both share their parameters."""
         number = len(self._variants) + 1
         factory = _import_factory(request["source"], tail, f"variant{number}")
         try:
@@ -133,7 +133,7 @@ class CandidateServer(RequestServer):
         return {"variant": number}, b""
 
     def keep_model(self, request: Request, tail: bytes) -> Reply:
-        """Keep the model as the only variant: the design that others race against."""
+        """Keep the model as the only variant, against which the next designs race."""
         self._variants = [self._model]
         return {}, b""
 
@@ -168,7 +168,7 @@ class CandidateServer(RequestServer):
         return {"gated": self._device.supports_gate(self._gate_address)}, b""
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
-        """Drop all but the last few outputs (`retain`); collect garbage (`collect`), call once (`warm`)."""
+        """Drop all but the last `retain` outputs. `collect`: collect garbage. `warm`: call the model once."""
         self._retained_outputs.extend(self._outputs)
         while len(self._retained_outputs) > request.get("retain", 0):
             self._retained_outputs.popleft()
@@ -222,7 +222,8 @@ class CandidateServer(RequestServer):
         }
 
     def _describe_or_copy(self, results: list[Any]) -> dict[str, Any]:
-        """Memory that cannot be exported is copied: now, and inside the timed call from the next one on."""
+        """Describe the outputs. If their memory cannot be exported, copy them: now, and from the next call on
+        within the timed call."""
         try:
             return self._describe(results)
         except gpu.GpuError:
@@ -232,8 +233,8 @@ class CandidateServer(RequestServer):
             return self._describe(results)
 
     def loop(self, request: Request, tail: bytes) -> Reply:
-        """Calls on the buffer sets in turn until the next request arrives. A GPU has at most two batches
-        queued."""
+        """Call the model on the buffer sets in turn until the next request arrives. On a GPU, at most two
+        batches are queued."""
         count, calls = request["sets"], 0
         results: list[Any] = [None] * count
         self._outputs, marks = results, deque[Any]()
@@ -266,7 +267,7 @@ class CandidateServer(RequestServer):
         return [self._device.locate(leaf) for leaf in leaves]
 
     def kernel_times(self, request: Request, tail: bytes) -> Reply:
-        """Device time by kernel over one call, in microseconds."""
+        """Device time of one call by kernel, in microseconds."""
         arguments = self._arguments[request["set"]]
         try:
             return {"times": self._profile_cupti(arguments)}, b""
@@ -297,7 +298,7 @@ class CandidateServer(RequestServer):
 
 
 def _construct(factory: Any, init: list[Any], seed: int, device: str) -> Any:
-    """Construct the model on the device as the reference was; on the CPU where its constructor needs that."""
+    """Construct the model on `device`, like the reference; on the CPU if that fails."""
     if device:
         with contextlib.suppress(Exception):
             return parameters.construct(factory, init, seed, device)
@@ -305,7 +306,7 @@ def _construct(factory: Any, init: list[Any], seed: int, device: str) -> Any:
 
 
 def _import_factory(source: str, artifacts: bytes, name: str) -> Any:
-    """ModelNew of a candidate whose builds are `artifacts`."""
+    """Import a candidate with the artifacts of its build, and return its ModelNew."""
     unpack_artifacts(artifacts)
     if uses_extensions(source):
         reuse_by_content()
@@ -320,7 +321,7 @@ def _call_without_result(model: Any, arguments: list[Any]) -> None:
 
 
 def _share_parameters(model: torch.nn.Module, owner: torch.nn.Module) -> None:
-    """Let a model use the tensors of another one with the same names, so that they are in memory once."""
+    """Let a model use the tensors of `owner` with the same names, so that they are in memory only once."""
     modules = dict(owner.named_modules())
     for name, part in model.named_modules():
         source = modules.get(name)

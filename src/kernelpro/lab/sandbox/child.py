@@ -1,7 +1,7 @@
-"""The program of every child: serves one request after the other until the parent closes the channel.
+"""The program of every child: it serves requests until the parent closes the channel.
 
-What a child serves depends on its role. The class of a role is imported when a child of that role starts, so
-that this module depends on none of them.
+The role of a child determines which requests it serves. The class of a role is imported when a child of that
+role starts, so that this module depends on none of these classes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROLES = {
 
 
 class RequestServer:
-    """What a role serves: one method for each request."""
+    """The requests that a role serves, one method each."""
 
     def __init__(self, shared_fds: list[int]):
         self.has_next_request: Callable[[], bool] = lambda: True
@@ -46,7 +46,7 @@ class RequestServer:
 
 
 def preload() -> None:
-    """Import what the sandbox's own roles need, before children are forked."""
+    """Import the modules of the sandbox's own roles, before children are forked."""
     for role in ("candidate", "guarded", "baseline", "build"):
         _class_of(role)
 
@@ -83,5 +83,5 @@ def run(role: str, control: socket.socket, shared_fds: list[int]) -> None:
             channel.send({"ok": False, "stage": error.stage, "error": str(error)})
         except MemoryError:
             channel.send({"ok": False, "stage": request["op"], "error": "out of memory"})
-        except BaseException as error:  # whatever a candidate raises, `sys.exit` too
+        except BaseException as error:  # anything that a candidate raises, including `sys.exit`
             channel.send({"ok": False, "stage": request["op"], "error": describe_exception(error)})

@@ -1,4 +1,4 @@
-"""The child's side of a device: mapping inputs, timing a call, locating outputs. One class each for CPU and
+"""How a child uses a device: it maps inputs, times calls and locates outputs. One class each for CPU and
 CUDA."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kernelpro.lab.sandbox.completion import ProofKernel, words_of
 from kernelpro.lab.sandbox.memory import Slot, dtype_name, open_region
 
 _DEVICE_OVERHEAD_MS, _HOST_OVERHEAD_MS = 0.0013, 0.010
-"""What an event of the whole context takes longer than one of a stream, on an H200: 1.2 to 1.3 us for what
-was launched ahead; up to 6 us where the device waits for the host that launches it."""
+"""How much later an event of the whole context occurs than one of a stream, on an H200: 1.2 to 1.3 us for
+calls that were launched ahead; up to 6 us if the device waits for the launching host."""
 
 
 class CpuDevice:
-    """Calls are synchronous; outputs stay at an address of this process, which the parent reads."""
+    """The CPU: calls are synchronous, and the parent reads outputs from this process's memory."""
 
     name = "cpu"
 
@@ -28,7 +28,7 @@ class CpuDevice:
         self._shared_fds = shared_fds
 
     def map_region(self, index: int, nbytes: int, handle: str) -> torch.Tensor:
-        """The parent's input region as a uint8 tensor."""
+        """Map an input region of the parent as a uint8 tensor."""
         return open_region(self.name, nbytes, self._shared_fds[index], handle)
 
     def supports_gate(self, address: int) -> bool:
@@ -36,13 +36,13 @@ class CpuDevice:
         return False
 
     def synchronize(self) -> None:
-        """Wait for all work; a CPU call has finished when it returns."""
+        """Do nothing: a CPU call has finished when it returns."""
 
     def release_memory(self) -> None:
-        """Nothing is cached on a CPU."""
+        """Do nothing: no memory is cached on a CPU."""
 
     def time_calls(self, calls: Callable[[], None]) -> float:
-        """The milliseconds that `calls` took by this process's clock."""
+        """Run `calls`; returns their milliseconds by this process's clock."""
         begun = time.perf_counter()
         calls()
         return 1e3 * (time.perf_counter() - begun)
@@ -50,11 +50,11 @@ class CpuDevice:
     def launch_behind_gate(
         self, address: int, value: int, calls: Callable[[], list[torch.Tensor]]
     ) -> Callable[[], float]:
-        """Unreachable: `supports_gate` is False."""
+        """Never called, because `supports_gate` is False."""
         raise NotImplementedError
 
     def pace(self, marks: Any) -> None:
-        """Nothing is queued on a CPU."""
+        """Do nothing: no calls are queued on a CPU."""
 
     def locate(self, leaf: torch.Tensor) -> dict[str, Any]:
         """Where an output lies."""
@@ -62,7 +62,7 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """Calls are queued on a stream; outputs are exported to the parent by CUDA IPC handles."""
+    """A GPU: calls are queued on a stream, and outputs are exported to the parent by CUDA IPC handles."""
 
     name = "cuda"
 
@@ -78,12 +78,12 @@ class CudaDevice:
             self._proof = None
 
     def map_region(self, index: int, nbytes: int, handle: str) -> torch.Tensor:
-        """The parent's input region as a uint8 tensor."""
+        """Map an input region of the parent as a uint8 tensor."""
         return open_region(self.name, nbytes, None, handle)
 
     def supports_gate(self, address: int) -> bool:
-        """Whether a stream can wait for the gate, tried with a value that the gate already has, and prove
-        that it is done."""
+        """Whether a stream can wait for the gate (tested with a value that the gate already has), and calls
+        can be proven to be complete."""
         try:
             gpu.stream_wait_value(_current_stream(), address, 0)
         except gpu.GpuError:
@@ -95,12 +95,12 @@ class CudaDevice:
         torch.cuda.synchronize()
 
     def release_memory(self) -> None:
-        """Free memory that torch keeps for later tensors."""
+        """Free the memory that torch's allocator caches."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
     def time_calls(self, calls: Callable[[], None]) -> float:
-        """The milliseconds that `calls` took by CUDA events, until nothing was left to do in any stream."""
+        """Run `calls`; returns their milliseconds by CUDA events, until the work of all streams is done."""
         stream = _current_stream()
         self._start.record(stream)
         calls()
@@ -111,10 +111,9 @@ class CudaDevice:
     def launch_behind_gate(
         self, address: int, value: int, calls: Callable[[], list[torch.Tensor]]
     ) -> Callable[[], float]:
-        """Launch calls that start when the word at `address` has reached `value`, and the proof of their
-        outputs.
+        """Launch calls that start when the word at `address` reaches `value`, and the proof of their outputs.
 
-        Returns a function that waits for them and returns their milliseconds.
+        Returns a function that waits for the calls and returns their milliseconds.
         """
         assert self._proof
         stream = _current_stream()
@@ -136,8 +135,8 @@ class CudaDevice:
         return wait
 
     def _record_end(self, stream: int) -> None:
-        """The end of the stream's work, then that of the whole context's: streams may not have been
-        joined."""
+        """Record the end of the stream's work and that of the whole context, whose other streams may still
+        work."""
         self._stream_end.record(stream)
         if self._proof:
             self._all_done.record_context()
@@ -151,7 +150,7 @@ class CudaDevice:
         )
 
     def pace(self, marks: Any) -> None:
-        """At most two batches are queued: waits for the one before the last."""
+        """Wait for the batch before the last one, so that at most two batches are queued."""
         marks.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
         marks[-1].record()
         if len(marks) > 1:
@@ -175,7 +174,7 @@ def _describe(leaf: torch.Tensor) -> dict[str, Any]:
 
 
 def clone_outputs(value: Any) -> Any:
-    """The same nested outputs with every tensor cloned."""
+    """The same structure with every tensor cloned."""
     leaves: list[torch.Tensor] = []
     form = tree.flatten(value, leaves)
     return tree.unflatten(form, [leaf.clone() for leaf in leaves])

@@ -1,9 +1,9 @@
-"""Tells compiling from running, so that each has its own time limit.
+"""Distinguishes compiling from running, so that each has its own time limit.
 
 A process compiles while a compiler is among its descendants, or while the Python stack of its main thread is
-inside a just-in-time compiler. The first is visible from outside. For the second, a thread in the process
-looks at the stack and shows the result in its own name. A candidate can forge both: all it gains is the time
-limit of compilers instead of that of calls. A busy GPU overrides both: what runs there is a kernel.
+inside a just-in-time compiler. The parent can see the first from outside. For the second, a thread in the
+process inspects the stack and reports the result by its own thread name. A candidate can forge both, but only
+gains the time limit of compilers instead of that of calls. A busy GPU overrides both: it runs a kernel.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _COMPILER_FILES = (
     "/numba/core/compiler.py",
     "/tilelang/jit/",
 )
-"""Parts of paths of source files whose functions are on the stack only while something is compiled. Dynamo's
-other files are on it while compiled code runs, too."""
+"""Parts of the paths of source files whose functions are on the stack only during compilation. Dynamo's other
+files are also on the stack while compiled code runs."""
 _COMPILING = "compiling"
 """The name of the observing thread while the main thread compiles."""
 _LOOK_SECONDS = 0.02
@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.05
 
 
 class TimeLimitExceeded(Exception):
-    """A process ran or compiled for longer than it may."""
+    """A process exceeded its time limit for running or for compiling."""
 
     def __init__(self, seconds: float, compiling: bool):
         super().__init__(f"{'compiling ' if compiling else ''}took more than {seconds:g} s and was killed")
@@ -52,15 +52,15 @@ class TimeLimitExceeded(Exception):
 
 
 class TimeLimits:
-    """The seconds that a process may run and, apart from that, compile."""
+    """Separate limits on the seconds that a process runs and compiles."""
 
     def __init__(self, run_seconds: float, compile_seconds: float):
         self._run_limit, self._compile_limit = run_seconds, compile_seconds
         self.run_seconds = self.compile_seconds = 0.0
 
     def wait(self, is_over: Callable[[float], bool], is_compiling: Callable[[], bool]) -> None:
-        """Wait until `is_over`, which waits for at most the seconds that it gets; raises
-        TimeLimitExceeded."""
+        """Wait until `is_over` returns True; raises TimeLimitExceeded. `is_over` itself waits for at most the
+        seconds that it is given."""
         last = time.monotonic()
         while not is_over(min(_POLL_SECONDS, self._run_limit / 4)):
             compiling = is_compiling()
@@ -77,7 +77,7 @@ class TimeLimits:
 
 
 def is_compiling(pids: list[int]) -> bool:
-    """Whether one of these processes is a compiler that works, or has a thread that says that it compiles."""
+    """Whether one of these processes is a running compiler, or has a thread that reports compilation."""
     return any(
         (procfs.thread_name(pid, pid) in _COMPILERS and procfs.state(pid) not in "TtZX")
         or any(procfs.thread_name(pid, thread) == _COMPILING for thread in procfs.thread_ids(pid))
@@ -87,7 +87,7 @@ def is_compiling(pids: list[int]) -> bool:
 
 @contextlib.contextmanager
 def announced_compilation() -> Iterator[None]:
-    """While it lasts, a thread shows by its name whether this one compiles."""
+    """In this block, another thread reports by its name whether the calling thread compiles."""
     ended, observed = threading.Event(), threading.get_ident()
 
     def observe() -> None:

@@ -1,17 +1,18 @@
 """Proof that a call on a GPU is complete, and when: a page of host memory that parent and child share.
 
-A call that is launched ahead of its inputs ends with a small kernel (proof_kernel.py), behind everything that
-the child's context was given. The child's process stands still meanwhile.
+A call that is launched ahead of its inputs ends with a small kernel (proof_kernel.py), which runs after all
+other work of the child's context. The child's process is stopped meanwhile.
 
- 1. The kernel writes `done`. The parent, which polls the page, writes a random nonce at once.
- 2. The kernel reads the nonce, which chooses words of the outputs, and writes those words to the page.
- 3. It writes `answered`: the parent's clock stops. The words must be those that the parent reads later.
+ 1. The kernel writes `done`. The parent, which polls the page, immediately writes a random nonce.
+ 2. The kernel reads the nonce, which selects words of the outputs, and writes those words to the page.
+ 3. It writes `answered`, and the parent's clock stops. The words must equal those that the parent reads
+    later.
 
-So the end of a call is known to a microsecond, and not from anything that the child says of itself: who says
-"done" before all of the output is there cannot answer, or answers later. On an H200 the parent sees `done`
-within a microsecond of one call or the other (142 to 145 us after the gate opens, for no work at all, most of
-which is the switch from the parent's context to the child's); its own first look at the output comes 0.2 ms
-later, since the device has to switch contexts, and hides whatever finishes meanwhile.
+So the end of a call is known to a microsecond, without trusting the child: a child that reports `done` before
+its output is complete cannot answer, or answers later. On an H200, an empty call is `done` 142 to 145 us
+after the gate opens. Most of that is the switch from the parent's context to the child's, and it varies by a
+microsecond from call to call. The parent's own first look at the output comes 0.2 ms later, because the
+device has to switch contexts, so it would hide any work that finishes in that time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DONE, _NONCE, _ANSWERED, _PLACES, _VALUES = 0, 64, 128, 512, 4096
 _SAMPLES = 2048
 _BYTES = _VALUES + 4 * _SAMPLES
 MAX_PLACES = 32
-"""Outputs that one proof covers: the last ones."""
+"""Most outputs that one proof covers. If there are more, it covers the last ones."""
 _WORD = 4
 _MAX_WORDS = (1 << 31) - 1
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -41,7 +42,7 @@ Place = tuple[int, int]
 
 
 def words_of(slot: Slot) -> Place | None:
-    """The aligned words of an output whose memory is aligned itself; None where it has none."""
+    """The whole aligned words in an output's memory; None if there are none."""
     first = -(-slot.offset // _WORD) * _WORD
     words = min(_MAX_WORDS, (slot.offset + slot.span() - first) // _WORD)
     return (first, words) if words > 0 else None
@@ -73,16 +74,16 @@ class CompletionPage:
         self._nonce = ctypes.c_uint64.from_buffer(self._map, _NONCE)
 
     def reset(self) -> None:
-        """Before a call: the kernel will wait for a nonce."""
+        """Clear the page before a call, so that the kernel waits for a nonce."""
         self._done.value = self._answered.value = self._nonce.value = 0
 
     def release(self) -> None:
-        """Let the kernel pass without a question."""
+        """Let the kernel finish without a proof."""
         self._nonce.value = 1
 
     def await_proof(self, value: int, nonce: int, seconds: float) -> float | None:
-        """Ask as soon as the child is done; when it had answered, by this process's clock, or None if it did
-        not in time."""
+        """Write the nonce as soon as the kernel is done. Returns the time of the answer by this process's
+        clock, or None if there was none in time."""
         done, answered, deadline = self._done, self._answered, time.perf_counter() + seconds
         while done.value != value:
             if time.perf_counter() > deadline:
@@ -108,9 +109,9 @@ class CompletionPage:
 
 
 def is_proven(answer: torch.Tensor, nonce: int, outputs: Sequence[tuple[Slot, torch.Tensor]]) -> bool:
-    """Whether an answer's words are those of the outputs, as the parent has read them.
+    """Whether the words of an answer equal those of the outputs as the parent has read them.
 
-    `outputs`: where the child said that each lies, and the parent's copy of that memory.
+    `outputs`: where the child claims that each one lies, and the parent's copy of that memory.
     """
     placed = [(place, slot, copy) for slot, copy in outputs if (place := words_of(slot))][-MAX_PLACES:]
     upper = _mix(nonce)
@@ -126,8 +127,8 @@ def is_proven(answer: torch.Tensor, nonce: int, outputs: Sequence[tuple[Slot, to
 
 
 class ProofKernel:
-    """The child's side: maps the page into the device and launches the kernel. Raises GpuError where it
-    cannot."""
+    """The child's side: maps the page into the device and launches the kernel. Raises GpuError if that is not
+    possible."""
 
     def __init__(self, fd: int):
         self._map = mmap.mmap(fd, _BYTES)
@@ -135,7 +136,7 @@ class ProofKernel:
         self._page = gpu.map_host_memory(address, _BYTES)
         self._places = (ctypes.c_uint64 * (2 * MAX_PLACES)).from_buffer(self._map, _PLACES)
         self._function = gpu.load_function(proof_kernel.PTX, proof_kernel.NAME)
-        # the first launch loads the kernel, which may wait for the device: not behind a gate
+        # the first launch loads the kernel and may wait for the device, so it must not happen behind a gate
         ctypes.c_uint64.from_buffer(self._map, _NONCE).value = 1
         self.launch(0, 0, [])
         torch.cuda.synchronize()

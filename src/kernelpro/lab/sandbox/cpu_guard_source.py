@@ -1,8 +1,8 @@
-"""The allocator that puts guards around torch's buffers on the CPU, in C++ against torch's own headers.
+"""The allocator that puts guards around torch's buffers on the CPU: C++ source that uses torch's headers.
 
-A block is a mapping of its own: a page without access, a margin, the buffer, a margin, a page without access.
-Margins are compared when a block is freed and when the child asks. The first blocks of a call have large
-margins, later ones a page: filling two megabytes takes about half a millisecond.
+Each block is a separate mapping: an inaccessible page, a margin, the buffer, a margin, an inaccessible page.
+Margins are checked when a block is freed, and when the child asks. The first blocks of a call have large
+margins and later ones a single page, because filling two megabytes takes about half a millisecond.
 """
 
 ALLOCATOR = r"""

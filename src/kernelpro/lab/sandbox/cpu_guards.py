@@ -1,7 +1,7 @@
-"""Guards around torch's buffers on the CPU: builds the allocator (the parent) and installs it (the child).
+"""Guards around torch's buffers on the CPU: the parent builds the allocator, and the child installs it.
 
-The source is in cpu_guard_source.py. C++ candidates need the same compiler; where there is none, a candidate
-can hardly write out of bounds, and only inputs have guards.
+The source is in cpu_guard_source.py. It needs the compiler that C++ candidates need. Without a compiler,
+candidates can hardly write out of bounds, and only inputs have guards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARY = "guards.so"
 
 @lru_cache
 def build_library() -> bytes:
-    """The allocator as a shared library, built once for each version of torch; empty where it cannot be."""
+    """The allocator as a shared library, built once per version of torch; empty if it cannot be built."""
     compiler, root = cpp.compiler(), Path(torch.__file__).parent
     if compiler is None:
         return b""
@@ -54,7 +54,7 @@ def build_library() -> bytes:
 
 
 class CpuGuards:
-    """In the child: torch's CPU allocator with guards, from now on."""
+    """In the child: replaces torch's CPU allocator by one with guards."""
 
     def __init__(self, library: bytes):
         path = Path(_LIBRARY).absolute()
@@ -63,12 +63,12 @@ class CpuGuards:
         self._library.kernelpro_guards_install(ctypes.c_size_t(MARGIN_BYTES))
 
     def fill(self, byte: int) -> None:
-        """Fill all margins, and from now on new buffers, with another byte."""
+        """Fill all margins, and from now on new buffers, with `byte`."""
         self._library.kernelpro_guards_watch(os.getcwd().encode())  # libraries loaded in the last call
         self._library.kernelpro_guards_fill(byte)
 
     def damages(self, names: Mapping[int, str]) -> list[Damage]:
-        """What was overwritten since the last time. `names`: of live buffers, by address."""
+        """The damages since the last call. `names`: names of live buffers, by address."""
         rows = (ctypes.c_uint64 * (5 * _MAX_ROWS))()
         count = self._library.kernelpro_guards_damages(rows, _MAX_ROWS)
         damages = []

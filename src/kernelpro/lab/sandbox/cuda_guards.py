@@ -1,12 +1,11 @@
 """Guards around torch's buffers on a GPU: an allocator in the child, through torch's pluggable interface.
 
-Needs no compiler: torch calls back into Python. A block is an allocation of the driver's own: a margin, the
-buffer, a margin. Blocks that torch frees keep their margins until they have been checked, and are used again
-only after that. A block that was allocated while a graph was captured is never used again: the graph writes
-to it in every replay.
+It needs no compiler, because torch calls back into Python. Each block is a separate allocation of the driver:
+a margin, the buffer, a margin. Blocks that torch frees are reused only after their margins have been checked.
+A block that was allocated during graph capture is never reused, because every replay of the graph writes to
+it.
 
-torch's pluggable interface answers no questions about free memory, so nothing may ask
-(`avoid_allocator_queries`).
+Pluggable allocators cannot report free memory, so nothing may ask for it (`avoid_allocator_queries`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from kernelpro.lab.sandbox import gpu
 from kernelpro.lab.sandbox.guards import FILLS, MARGIN_BYTES, Damage, Side, changed_bytes
 
 _MAX_FREED_BYTES = 8 << 30
-"""Freed blocks that wait to be checked; beyond, they are checked at once. Autotuners allocate gigabytes."""
+"""If freed blocks that have not been checked exceed this, they are checked at the next allocation: autotuners
+allocate gigabytes."""
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)
 
@@ -47,18 +47,20 @@ class _Block:
 
     @property
     def margins(self) -> dict[Side, int]:
-        """Where both margins start."""
+        """The start of each margin."""
         return {"before": self.base, "after": self.start + self.nbytes}
 
 
 def avoid_allocator_queries() -> None:
-    """Keep cuDNN from comparing algorithms (`torch.backends.cudnn.benchmark`), and let memory statistics be
-    empty: both ask the allocator, and raise under a pluggable one. A candidate that sets the flag then gets
-    cuDNN's first choice; a quarter of CUDA-L1's kernels set it."""
+    """Disable cuDNN's benchmark mode (`torch.backends.cudnn.benchmark`), and make memory statistics empty.
+
+    Both query the allocator, which raises an error for a pluggable one. A quarter of CUDA-L1's kernels set
+    the flag; under guards they get cuDNN's first choice of algorithm.
+    """
     from torch.backends import ContextProp
 
     def ignore(enabled: bool) -> None:
-        """In place of the flag's setter."""
+        """Replaces the flag's setter."""
 
     bindings: Any = torch._C
     settings: Any = type(torch.backends.cudnn)
@@ -68,13 +70,13 @@ def avoid_allocator_queries() -> None:
 
 
 class CudaGuards:
-    """In the child, before CUDA starts: torch's CUDA allocator with guards, from now on."""
+    """In the child, before CUDA starts: replaces torch's CUDA allocator by one with guards."""
 
     def __init__(self) -> None:
         avoid_allocator_queries()
         self._byte = FILLS[0]
         self._checked = False
-        """Nothing has run since all margins were checked."""
+        """Whether all margins were checked and nothing has run since."""
         self._host = torch.empty(MARGIN_BYTES, dtype=torch.uint8)
         self._intact = {byte: ctypes.create_string_buffer(bytes([byte]) * MARGIN_BYTES) for byte in FILLS}
         self._live: dict[int, _Block] = {}
@@ -87,7 +89,7 @@ class CudaGuards:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()  # makes the context current
         self._stream = gpu.create_stream()
-        with contextlib.suppress(gpu.GpuError):  # copies to it are then slower
+        with contextlib.suppress(gpu.GpuError):  # without it, copies to the host are slower
             gpu.map_host_memory(self._host.data_ptr(), MARGIN_BYTES)
 
     # --- what torch calls ----------------------------------------------------------------------------
@@ -96,7 +98,7 @@ class CudaGuards:
         try:
             with gpu.relaxed_capture():
                 return self._new_block(nbytes, gpu.is_capturing(stream or 0)).start if nbytes else 0
-        except BaseException:  # torch would use the null pointer; the parent reports what is printed last
+        except BaseException:  # torch would use the null pointer; the parent reports the last printed line
             os.write(2, f"\nguards: {traceback.format_exc().strip().splitlines()[-1]}\n".encode())
             os._exit(70)
 
@@ -133,7 +135,7 @@ class CudaGuards:
         return gpu.allocate(mapped)
 
     def _recycle(self) -> None:
-        """Check freed blocks, once the device has finished, and use them again."""
+        """Wait for the device, check freed blocks and make them reusable."""
         gpu.synchronize()
         waiting, self._freed = self._freed, []
         for block in waiting:
@@ -146,7 +148,7 @@ class CudaGuards:
     def _check(self, block: _Block) -> None:
         for side, start in block.margins.items():
             gpu.copy_to_host(start, self._host)
-            # torch would compare on all cores, which takes long where compilers use them
+            # torch would compare on all cores, which takes long while compilers use them
             if _memcmp(ctypes.c_void_p(self._host.data_ptr()), self._intact[self._byte], MARGIN_BYTES) == 0:
                 continue
             changed = changed_bytes(self._host, self._byte)
@@ -164,7 +166,7 @@ class CudaGuards:
     # --- what the server calls -----------------------------------------------------------------------
 
     def fill(self, byte: int) -> None:
-        """Fill all margins, and from now on new buffers, with another byte."""
+        """Fill all margins, and from now on new buffers, with `byte`."""
         if not self._checked:
             self._check_all()
         self._byte, self._checked = byte, False
@@ -177,7 +179,7 @@ class CudaGuards:
             self._check(block)
 
     def damages(self, names: Mapping[int, str]) -> list[Damage]:
-        """What was overwritten since the last time. `names`: of live buffers, by address."""
+        """The damages since the last call. `names`: names of live buffers, by address."""
         self._check_all()
         self._checked = True
         damages = []

@@ -1,7 +1,7 @@
 """Device time by kernel, from CUPTI's activity records through ctypes.
 
-torch.profiler reports the same, but takes four seconds to start; this takes a fraction of one. The fields
-read here have had the same offsets in every kernel record since CUDA 11.
+torch.profiler reports the same times, but takes four seconds to start; this module takes a fraction of a
+second. The fields that it reads have had the same offsets in all kernel records since CUDA 11.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Extensions that torch builds just in time (`load_inline`, `load`): built once, reused by content.
+"""Reuses extensions that torch builds just in time (`load_inline`, `load`), identified by their content.
 
-torch decides by the paths and times of files whether to build again, and both differ from sandbox to sandbox.
+torch decides by paths and file times whether to build again, but both differ between sandboxes.
 `reuse_by_content` replaces the step in which torch runs ninja:
 
 1. A hash of the name, the sources, the headers beside them and the flags identifies the library.
 2. If KERNELPRO_BUILD_DIR has a library of that hash, it is linked into torch's build folder.
 3. Otherwise torch builds it, and the library is kept in KERNELPRO_BUILD_DIR with its source.
 
-The folder is filled in the build sandbox and given to every later process of the same candidate, and to no
-other candidate (builds.py).
+The build sandbox fills the folder, and every later process of the same candidate gets it, but no process of
+another candidate (builds.py).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _LIGHT_HEADER = """\
 #include <torch/csrc/utils/pybind.h>
 """
 """`torch/extension.h` without the C++ front end (modules, optimizers, data loaders, TorchScript), which
-kernels do not use: nvcc takes 62 instead of 112 CPU seconds, g++ 25 instead of 41."""
+kernels do not use. With it, nvcc takes 62 instead of 112 CPU seconds, and g++ 25 instead of 41."""
 _MISSING_NAME = re.compile(
     r"not (?:a member|declared|been declared)|has no member|undefined|incomplete|No such file|cannot open|"
     r"does not name|is ambiguous|no matching|no instance"
 )
-"""Errors that a header which was left out can cause."""
+"""Compiler errors that a missing header can cause."""
 
 
 def uses_extensions(source: str) -> bool:
@@ -64,7 +64,7 @@ def uses_extensions(source: str) -> bool:
 
 
 def builds_lazily(source: str) -> bool:
-    """Whether a source builds extensions in a function, which importing it may not call."""
+    """Whether a source builds extensions inside functions, which its import may not call."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -86,7 +86,7 @@ def torch_architecture(major: int, minor: int, specific: bool) -> str:
 
 
 def reuse_by_content() -> None:
-    """Make torch in this process take libraries from KERNELPRO_BUILD_DIR, and keep there what it builds."""
+    """Make torch in this process reuse libraries from KERNELPRO_BUILD_DIR and store new ones there."""
     from torch.utils import cpp_extension
 
     build: Any = cpp_extension._write_ninja_file_and_build_library
@@ -94,7 +94,7 @@ def reuse_by_content() -> None:
         return
     module: Any = cpp_extension
     module._write_ninja_file_and_build_library = functools.partial(_build_or_reuse, build)
-    # precompiled headers would be written into, and removed from, torch's own folder, which is read-only
+    # torch keeps precompiled headers in its own folder, which is read-only here
     module._check_and_build_extension_h_precompiler_headers = _do_nothing
     module.remove_extension_h_precompiler_headers = _do_nothing
 
@@ -129,7 +129,7 @@ def _content_hash(named: dict[str, Any]) -> str:
     sources = [Path(source) for source in named["sources"]]
     includes = [Path(path).absolute() for path in named.get("extra_include_paths") or ()]
     own = [path for path in includes if home and path.is_relative_to(home)]
-    # what lies outside the sandbox is part of the system
+    # folders outside the candidate's home are part of the system
     system = [str(path) for path in includes if path not in own]
     files = [*sources, *_headers([*(source.parent for source in sources), *own])]
     contents = [part for file in files for part in (file.name, file.read_bytes())]
@@ -137,7 +137,7 @@ def _content_hash(named: dict[str, Any]) -> str:
 
 
 def _headers(folders: list[Path]) -> Iterator[Path]:
-    """The headers below folders of the candidate."""
+    """The headers below the candidate's folders."""
     count = 0
     for folder in dict.fromkeys(folders):
         for path in sorted(folder.rglob("*")):
@@ -153,7 +153,7 @@ def _light_folder() -> Path:
 
 
 def _build(build: Callable[..., None], named: dict[str, Any]) -> None:
-    """Build with fewer headers; if a name is missing there, build as torch does."""
+    """Build with fewer headers; if a name is then missing, build as torch does."""
     texts = [Path(source).read_text(encoding="utf-8", errors="replace") for source in named["sources"]]
     if not any(map(_FRONTEND.search, texts)):
         folder = _light_folder()
@@ -174,7 +174,7 @@ def _build(build: Callable[..., None], named: dict[str, Any]) -> None:
 
 
 def _keep(library: Path, kept: Path, sources: list[str]) -> None:
-    """Move a library to its place by content; profiles quote its source."""
+    """Move a library to its content-addressed path, with its main source, which profiles quote."""
     suffixes = (".cu", ".cpp")
     main = next((source for suffix in suffixes for source in sources if source.endswith(suffix)), None)
     if main:

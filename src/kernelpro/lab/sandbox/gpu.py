@@ -10,7 +10,7 @@ from typing import Any
 
 HANDLE_BYTES = 64
 PAGE_BYTES = 2 << 20
-"""The driver maps and shares memory in pages of 2 MiB: shared allocations are multiples of them."""
+"""The driver maps and shares memory in pages of 2 MiB, so shared allocations are multiples of that."""
 _OUT_OF_MEMORY = 2
 _ATTRIBUTE_BUFFER_ID = 7
 _NON_BLOCKING = 1
@@ -40,7 +40,7 @@ def _check(code: int, what: str) -> None:
 
 
 def allocate(nbytes: int) -> int:
-    """Device memory of its own, whole granules, never part of an allocator's block. torch's context must be
+    """Allocate device memory from the driver, in whole pages, outside any allocator. torch's context must be
     current."""
     pointer = ctypes.c_uint64()
     code = _driver().cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(nbytes))
@@ -66,8 +66,8 @@ def allocation_range(pointer: int) -> tuple[int, int]:
 
 
 def allocation_id(pointer: int) -> int:
-    """A unique number of the allocation that contains a pointer: a later one at the same address has
-    another."""
+    """A unique number of the allocation that contains a pointer. A later allocation at the same address has
+    another number."""
     number = ctypes.c_uint64()
     code = _driver().cuPointerGetAttribute(
         ctypes.byref(number), _ATTRIBUTE_BUFFER_ID, ctypes.c_uint64(pointer)
@@ -116,14 +116,14 @@ def synchronize_stream(stream: int) -> None:
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether a graph is being captured from this stream, or from one that it may not be used beside."""
+    """Whether a graph is being captured from this stream, or a capture elsewhere forbids using it."""
     status = ctypes.c_int()
     return bool(_driver().cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(status)) or status.value)
 
 
 @contextlib.contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Allow this thread to allocate and to wait while a graph is being captured."""
+    """Allow this thread to allocate and to synchronize during graph capture."""
     mode = ctypes.c_int(_CAPTURE_RELAXED)
     _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
@@ -208,11 +208,11 @@ class Event:
         _check(_driver().cuEventCreate(ctypes.byref(self._handle), flags), "cuEventCreate")
 
     def record(self, stream: int) -> None:
-        """Happens after all earlier work of the stream."""
+        """Record the event after all earlier work of the stream."""
         _check(_driver().cuEventRecord(self._handle, ctypes.c_void_p(stream)), "cuEventRecord")
 
     def record_context(self) -> None:
-        """Happens after all earlier work of all streams of the current context."""
+        """Record the event after all earlier work of all streams of the current context."""
         context = ctypes.c_void_p()
         _check(_driver().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
         function = getattr(_driver(), "cuCtxRecordEvent", None)
@@ -221,16 +221,16 @@ class Event:
         _check(function(context, self._handle), "cuCtxRecordEvent")
 
     def hold(self, stream: int) -> None:
-        """Later work of the stream waits for this event."""
+        """Let later work of the stream wait for this event."""
         code = _driver().cuStreamWaitEvent(ctypes.c_void_p(stream), self._handle, ctypes.c_uint(0))
         _check(code, "cuStreamWaitEvent")
 
     def synchronize(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the event has occurred."""
         _check(_driver().cuEventSynchronize(self._handle), "cuEventSynchronize")
 
     def milliseconds_since(self, earlier: Event) -> float:
-        """The time between two events that have happened."""
+        """The time between two events that have occurred."""
         value = ctypes.c_float()
         code = _driver().cuEventElapsedTime(ctypes.byref(value), earlier._handle, self._handle)
         _check(code, "cuEventElapsedTime")
@@ -238,7 +238,7 @@ class Event:
 
 
 class _Interface:
-    """Just enough of the CUDA array interface for torch to wrap a raw pointer."""
+    """The part of the CUDA array interface that torch needs to wrap a raw pointer."""
 
     def __init__(self, pointer: int, nbytes: int):
         self.__cuda_array_interface__ = {
@@ -292,7 +292,7 @@ class Sensors:
         }
 
     def throttle(self) -> int | None:
-        """The throttle reasons alone: every reading takes the driver some time."""
+        """Only the throttle reasons, because every reading takes the driver some time."""
         reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
         return None if reasons is None else reasons & ~self._IDLE_REASON
 
@@ -304,7 +304,7 @@ class Sensors:
         return int(rates[0])
 
     def energy_mj(self) -> int | None:
-        """Energy of the board since the driver was loaded, in millijoules; grows in steps."""
+        """Energy of the board since the driver was loaded, in millijoules. It increases in steps."""
         return self._read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
 
     def max_mhz(self) -> float | None:

@@ -1,11 +1,13 @@
-"""The child that calls a candidate with guards around its buffers (guards.py). Beside a candidate's requests:
+"""The child that calls a candidate with guards around its buffers (guards.py).
 
-    start       and the guards' library as tail (CPU)   -> whether buffers of the child have guards
-    prepare     and the byte of margins (`fill`)        -> ok
+It serves the requests of a candidate's child, with these differences:
+
+    start       also the guards' library as tail (CPU)  -> whether buffers of the child have guards
+    prepare     also the byte of the margins (`fill`)   -> ok
     damages     nothing                                 -> which margins were overwritten
 
-Its answers serve to find mistakes, not fraud: a candidate could forge them, and would only hide a defect of
-its own. What it computes is checked like everything else.
+The reported damages serve to find mistakes, not fraud: a candidate could forge them, but would only hide a
+defect of its own. Its outputs are checked as usual.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class GuardedServer(CandidateServer):
         self._guards: CpuGuards | CudaGuards | None = None
 
     def start(self, request: Request, tail: bytes) -> Reply:
-        """Replace torch's allocator, then as a candidate's child does."""
+        """Replace torch's allocator, then start as a candidate's child does."""
         if request["device"] == "cpu" and tail:
             self._guards = CpuGuards(tail)
         if request["device"] == "cuda" and hasattr(torch._C, "_cuda_customAllocator"):
@@ -39,7 +41,7 @@ class GuardedServer(CandidateServer):
         return {"guarded": self._guards is not None}, b""
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
-        """As a candidate's child does; then fill the margins."""
+        """Prepare as a candidate's child does, then fill the margins."""
         reply = super().prepare(request, tail)
         if self._guards and "fill" in request:
             self._guards.fill(request["fill"])

@@ -1,15 +1,15 @@
-"""Guards: memory on both sides of every buffer, whose change shows that a kernel wrote outside the buffer.
+"""Guards: margins on both sides of every buffer. If one changes, a kernel wrote outside the buffer.
 
-A candidate that passed is called again in a process of its own, with margins around its inputs (the parent's
-shared memory), its parameters, outputs and scratch buffers (an allocator in the child, cpu_guards.py and
-cuda_guards.py). Margins and new buffers are filled with one byte, another one in each call:
+A candidate that passed is called again in a separate process. Margins surround its inputs (in the parent's
+shared memory) and its parameters, outputs and scratch buffers (by an allocator in the child: cpu_guards.py
+and cuda_guards.py). Margins and new buffers are filled with one byte, which is another one in each call:
 
     0xFF   NaN in every floating-point type, -1 as an integer
     0x7B   a large positive number
     0xFB   a large negative number
 
 So a result that depends on memory outside a buffer, or on memory that was never written, is wrong in at least
-one of these calls. Reads that do not change the result are not found.
+one of these calls. Reads that do not change the result are not detected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from kernelpro.lab.sandbox.memory import Slot
 
 MARGIN_BYTES = (1 << 20) + (64 << 10)
-"""Before and after every buffer: an index that is wrong by a row, or by a megabyte, ends in it."""
+"""The size of each margin: an index that is off by a row, or by a megabyte, falls into it."""
 FILLS = (0xFF, 0x7B, 0xFB)
 """The byte of margins and new buffers, one for each guarded call."""
 FAULT = "kernelpro-guard:"
@@ -38,7 +38,7 @@ class Damage:
     """Bytes of one margin that a candidate has overwritten."""
 
     buffer: str
-    """Which one: `output 0`, `input 1`, `parameter weight`, `a scratch buffer`."""
+    """The buffer's name: `output 0`, `input 1`, `parameter weight`, `a scratch buffer`."""
     nbytes: int
     """The buffer's size."""
     side: Side
@@ -61,7 +61,7 @@ class Damage:
 
 
 def parse_damages(rows: object) -> list[Damage]:
-    """The damages that a child reports; raises ValueError where they make no sense."""
+    """The damages that a child reports; raises ValueError if they are malformed."""
     if not isinstance(rows, list) or len(rows) > _MAX_DAMAGES:
         raise ValueError("not a list of damages")
     damages = []
@@ -107,7 +107,7 @@ class InputMargins:
             raw[start:end] = fill
 
     def damages(self, raw: torch.Tensor, fill: int) -> list[Damage]:
-        """What was overwritten. Between two inputs the nearer one is named."""
+        """The overwritten bytes of all margins. Damage between two inputs is attributed to the nearer one."""
         damages = []
         for index, (start, end) in enumerate(self._margins):
             if (changed := changed_bytes(raw[start:end], fill)) is None:

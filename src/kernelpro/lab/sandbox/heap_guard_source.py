@@ -1,9 +1,9 @@
-"""Guards behind memory that a candidate's own libraries get from malloc or `new`, in C++.
+"""Guards behind memory that a candidate's own libraries get from malloc or `new`: C++ source.
 
-Part of the library of cpu_guard_source.py. Calls of a library are redirected in its table of imported
-functions: malloc and its relatives in the candidate's libraries, free and realloc in all of them. A block is
-a plain block of malloc with a margin behind its end, so whoever frees it need not know. There is no margin
-before it: malloc keeps its own bookkeeping there, and aborts where that was overwritten.
+It is part of the library of cpu_guard_source.py. It redirects calls in a library's table of imported
+functions: malloc and related functions in the candidate's libraries, free and realloc in all libraries. A
+block is a plain block of malloc with a margin behind its end, so any free can release it. There is no margin
+before it, because malloc keeps its bookkeeping there and aborts if that was overwritten.
 """
 
 SOURCE = r"""

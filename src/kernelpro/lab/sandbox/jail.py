@@ -1,13 +1,14 @@
-"""Confinement of the calling process, by kernel features that need no privilege.
+"""Confines the calling process with kernel features that need no privilege.
 
-Three independent locks, each applied from inside before untrusted code runs and never undone:
+There are three independent locks. The process applies them to itself before untrusted code runs, and they
+cannot be undone:
 
-- namespaces: own user, PID, network, IPC, UTS and mount namespace; private /dev/shm, /proc and scratch, all
-  else read-only; no capabilities, and no user namespace in which to get them back;
+- namespaces: own user, PID, network, IPC, UTS and mount namespaces; private /dev/shm, /proc and scratch
+  folder, everything else read-only; no capabilities, and no nested user namespace that would restore them;
 - Landlock: reading and executing only below named paths, writing only below scratch and to devices;
-- seccomp: no ptrace, no reading of other processes, no mounting, no kernel keys, no sockets but Unix's.
+- seccomp: no ptrace, no access to other processes' memory, no mounts, no kernel keys, only Unix sockets.
 
-Everything is called through libc: no helper binary has to be installed.
+All system calls go through libc, so that no helper binary has to be installed.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _MACHINE_SETTINGS = [f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")]
 """Folders with settings of the whole machine."""
 
-# The same on every architecture that Linux added after 2011.
+# System calls that have the same number on x86-64 and aarch64.
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT, _MOUNT_SETATTR = 444, 445, 446, 442
 _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = -100, 0x8000, 1
 _CAPABILITIES = 0x20080522
-"""Version 3 of the capset call."""
+"""The version of the data that capset receives (version 3)."""
 
 
 MAX_TASKS = 1024
-"""Processes and threads in a PID namespace."""
+"""Most processes and threads in a PID namespace."""
 
 
 class JailError(OSError):
@@ -57,7 +58,7 @@ def _check(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """The system call of that name."""
+    """Call prctl(2)."""
     _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
@@ -80,8 +81,8 @@ def unshare() -> None:
 
 
 def enable_loopback() -> None:
-    """Enable the network namespace's own loopback, which leads nowhere; profilers reach their target over
-    it."""
+    """Enable the loopback of the network namespace, over which profilers reach their target. It leads
+    nowhere else."""
     request = struct.pack("16sh22x", b"lo", 1)  # IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
@@ -92,8 +93,8 @@ def private_mounts(
 ) -> None:
     """Mount a private /proc, /dev/shm and scratch; everything else except `writable` becomes read-only.
 
-    The private mounts are invisible from outside and vanish with the last process. With `kept_tmp_paths` also
-    a private /tmp, which has only these paths of the original one.
+    The private mounts are invisible from outside and vanish with the last process. With `kept_tmp_paths`,
+    also mount a private /tmp that contains only these paths of the original one.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount_read_only([path for path in writable if os.path.isdir(path)])
@@ -105,7 +106,7 @@ def private_mounts(
         _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={scratch_bytes},mode=0700")
     with contextlib.suppress(OSError):  # per namespace since Linux 6.14; RLIMIT_NPROC does not limit root
         Path("/proc/sys/kernel/pid_max").write_text(str(MAX_TASKS))
-    with contextlib.suppress(OSError):  # in a nested user namespace it would have all capabilities again
+    with contextlib.suppress(OSError):  # a nested user namespace would give it all capabilities again
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     read_only = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     # root in a namespace may change the settings of the whole machine
@@ -116,15 +117,18 @@ def private_mounts(
 
 
 def _mount_read_only(writable_paths: list[str]) -> None:
-    """Make everything else read-only. Landlock protects the contents of files, but not their times, modes and
-    attributes, by which one candidate could leave a message for another."""
+    """Make everything except `writable_paths` read-only.
+
+    Landlock protects the contents of files, but not their times, modes and attributes, in which one candidate
+    could leave a message for another.
+    """
     read_only, writable = struct.pack("<4Q", _ATTR_RDONLY, 0, 0, 0), struct.pack("<4Q", 0, _ATTR_RDONLY, 0, 0)
     for path in writable_paths:
         _mount(path, path, None, _MS_BIND | _MS_REC)
     try:
         _set_mount("/", read_only)
     except JailError as error:
-        # Linux before 5.12, or a container that does not know the call
+        # Linux before 5.12, or a container that blocks the call
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
         return
@@ -160,7 +164,8 @@ def _mount_private_tmp(nbytes: int, paths: list[str]) -> None:
 
 
 def set_resource_limits(memory_bytes: int | None, file_bytes: int, processes: int) -> None:
-    """Limit resources; the address space only if given (CUDA reserves far more than it uses)."""
+    """Limit resources. The address space is limited only if `memory_bytes` is given, because CUDA reserves
+    far more than it uses."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
@@ -178,15 +183,15 @@ _SCOPE_ABSTRACT_AND_SIGNAL = 0b11
 
 
 def landlock_abi() -> int:
-    """Version of Landlock in this kernel; 0 where there is none."""
+    """The version of Landlock in this kernel; 0 if there is none."""
     return max(0, int(_libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def landlock(readable: list[str], writable: list[str], tcp: bool = False) -> None:
-    """Allow reading and executing below `readable`, everything below `writable`, nothing else.
+    """Allow reading and executing below `readable`, everything below `writable`, and nothing else.
 
-    From ABI 4 on TCP is closed too (unless `tcp`: in a network namespace it leads nowhere), from ABI 6 on
-    signals to processes outside.
+    From ABI 4 on, this also denies TCP, unless `tcp` (in a network namespace TCP leads nowhere); from ABI 6
+    on, also signals to processes outside.
     """
     abi = landlock_abi()
     if not abi:
@@ -219,7 +224,7 @@ def landlock(readable: list[str], writable: list[str], tcp: bool = False) -> Non
 
 # --- seccomp ----------------------------------------------------------------------------------------
 
-# (x86-64, aarch64) numbers of what a kernel never needs.
+# Numbers of system calls on (x86-64, aarch64) that no kernel needs.
 _DENIED = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -255,11 +260,11 @@ _DENIED = {
     "mq_notify": (244, 184),
     "shmget": (29, 194),
 }
-"""timer_create and mq_notify can send SIGCONT to a stopped process; memory of shmget counts for no
-process."""
+"""timer_create and mq_notify can send SIGCONT to a stopped process. Memory from shmget is not counted as any
+process's own."""
 _SOCKET, _FCNTL = (41, 198), (72, 25)
 _F_SETSIG = 10
-"""Chooses the signal that reports that a file can be read; it can be SIGCONT."""
+"""The fcntl command that chooses the signal for readable files, which could be SIGCONT."""
 _NO_CALL = 0xFFFFFFFF
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _LD_W_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
@@ -268,10 +273,10 @@ _AF_UNIX = 1
 
 
 def seccomp(allowed: tuple[str, ...] = ()) -> None:
-    """Install a system-call filter; a call through a foreign ABI kills the process.
+    """Install a filter of system calls. A call through a foreign ABI kills the process.
 
-    The calls in _DENIED, sockets other than Unix sockets, and signals for files fail with EPERM, except those
-    in `allowed`.
+    The calls in _DENIED, sockets other than Unix sockets, and choosing a signal for files fail with EPERM,
+    except calls in `allowed`.
     """
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:

@@ -1,4 +1,4 @@
-"""What the launcher sends to the zygote: modules to import, and children to start."""
+"""Requests of the launcher to the zygote: modules to import, and children to start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class PreloadRequest:
-    """A second zygote that imports these modules. Its socket travels beside the request."""
+    """Start a second zygote that imports these modules. Its socket is sent with the request."""
 
     modules: tuple[str, ...]
 
@@ -19,7 +19,7 @@ class PreloadRequest:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """One child, as JSON on the wire. Its file descriptors travel beside it."""
+    """Start one child. The request is sent as JSON, with the child's file descriptors."""
 
     role: str
     """A key of child.ROLES, or PROBE_ROLE."""
@@ -31,18 +31,18 @@ class LaunchRequest:
     readable: list[str]
     """Paths below which the child may read and execute."""
     writable: list[str]
-    """Paths below which the child may write, beside its scratch folder."""
+    """Paths below which the child may write, in addition to its scratch folder."""
     scratch_bytes: int
     file_bytes: int
     processes: int
     memory_bytes: int | None
     """Limit on the address space; None: no limit."""
     allowed_syscalls: tuple[str, ...] = ()
-    """System calls that the filter lets through; profilers need some."""
+    """System calls that the filter allows; profilers need some."""
     private_tmp: bool = False
-    """Give the child an own, writable /tmp (in namespaces)."""
+    """Give the child its own writable /tmp (only with namespaces)."""
     triton_cache: str = ""
-    """A folder to start the child's Triton cache from."""
+    """A folder whose content is copied into the child's Triton cache."""
 
     def dumps(self) -> bytes:
         """The request as JSON."""

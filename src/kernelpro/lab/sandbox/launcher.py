@@ -1,6 +1,6 @@
-"""Starting sandboxed processes: the zygote (zygote.py) and what a child may read, write and know.
+"""Starts sandboxed processes through the zygote (zygote.py); defines what a child may read, write and know.
 
-The launcher asks the zygote for children; each is returned as a `SandboxedProcess` (process.py).
+The launcher asks the zygote for children and returns each as a `SandboxedProcess` (process.py).
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ _FIXED_VARIABLES = {
     "ONEDNN_JIT_PROFILE": "0",
     "MIMALLOC_PURGE_DELAY": "-1",
 }
-"""torch.compile would precompile its headers into each sandbox's own /tmp, which takes seconds. oneDNN would
-leave a list of what it compiled in /tmp. torch's allocator on ARM returns memory that was not used for 10 ms,
-and some judged calls are further apart: mapping their temporaries again takes up to three times as long as
-the call itself does in a program that makes one call after the other."""
+"""Reasons for three of these settings: torch.compile would precompile its headers into each sandbox's own
+/tmp, which takes seconds. oneDNN would write a list of its compiled kernels to /tmp. torch's allocator on ARM
+returns memory to the system after 10 ms without use, and some judged calls are further apart: mapping their
+temporaries again takes up to three times as long as the call itself takes in a program that makes one call
+after the other."""
 _READABLE_ETC = (
     "alternatives",
     "ld.so.cache",
@@ -79,7 +80,7 @@ _FILE_BYTES = 1 << 30
 
 
 def readable_paths() -> list[str]:
-    """What a kernel may read: system programs and libraries, Python, torch, CUDA, CUTLASS, KernelPro."""
+    """Paths that a child may read: system programs and libraries, Python, torch, CUDA, CUTLASS, KernelPro."""
     paths = {"/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt", "/nix", "/proc", "/sys", "/dev"}
     paths |= {f"/etc/{name}" for name in _READABLE_ETC}
     paths |= {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
@@ -95,14 +96,14 @@ def readable_paths() -> list[str]:
 
 
 def writable_paths() -> list[str]:
-    """Devices that a child may write to: harmless ones and the GPU's."""
+    """Devices that a child may write to: harmless devices and GPUs."""
     return [f"/dev/{name}" for name in _WRITABLE_DEVICES] + [
         str(path) for path in Path("/dev").glob("nvidia*")
     ]
 
 
 def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment that a child gets: toolchains, no keys."""
+    """The environment variables of a child: those of toolchains, but no keys."""
     names = (name for name in _PASSED_VARIABLES + _PASSED_CUDA_VARIABLES if name in environment)
     return {name: environment[name] for name in names} | _FIXED_VARIABLES
 
@@ -115,31 +116,31 @@ class _Fork:
         self._code: int | None = None
 
     def poll(self, flags: int = os.WNOHANG) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The process's exit code, or None while it runs."""
         if self._code is None:
             pid, status = os.waitpid(self._pid, flags)
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
     def kill(self) -> None:
-        """Send SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the process has ended."""
         if self.poll() is None:
             os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int | None:
-        """Wait until it has ended."""
+        """Wait until the process has ended."""
         return self.poll(flags=0)
 
 
 class _SecondZygote:
-    """A fork of the zygote that has imported more modules, or is about to."""
+    """A fork of the zygote that imports additional modules."""
 
     def __init__(self, modules: tuple[str, ...], requests: socket.socket):
         self.modules, self.requests = modules, requests
         self.is_ready = False
 
     def has_died(self) -> bool:
-        """Whether it has ended; also looks whether it is ready."""
+        """Whether the process has ended. Also updates `is_ready`."""
         try:
             message = self.requests.recv(16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -153,14 +154,15 @@ class _SecondZygote:
 class SandboxLauncher:
     """Owns the zygote and asks it for children.
 
-    With `fork` the zygote is a fork of this process, which must have been started with `clean_environment`
-    and must not know a task or a secret yet. A zygote that replaces a dead one is always a new process.
+    With `fork`, the zygote is a fork of this process. This process must then have been started with
+    `clean_environment`, and must not know a task or a secret yet. If the zygote dies, a new process always
+    replaces it.
     """
 
     def __init__(self, level: str = "auto", fork: bool = False):
         self._folder = tempfile.TemporaryDirectory(prefix="kernelpro-sandbox-")
         self._triton_cache = f"{self._folder.name}/triton"
-        """What the zygote compiled of Triton itself; every child starts with a copy."""
+        """Triton's own compiled modules, which the zygote provides; every child starts with a copy."""
         self._lock = threading.Lock()
         self._count = 0
         self._requested_level = level
@@ -175,7 +177,7 @@ class SandboxLauncher:
 
     @property
     def why_not_stronger(self) -> str:
-        """Why stronger levels do not work here."""
+        """Why stronger levels do not work here; empty if this is the strongest or was requested."""
         return self._level_and_reason()[1]
 
     def _level_and_reason(self) -> tuple[str, str]:
@@ -206,7 +208,7 @@ class SandboxLauncher:
         self._second: _SecondZygote | None = None
 
     def _await_zygote(self) -> None:
-        """Wait until the zygote has imported torch; replace one that has died."""
+        """Wait until the zygote has imported torch. Replace a zygote that has died."""
         if self._ready and self._zygote.poll() is not None:
             self._spawn_zygote()
         if self._ready:
@@ -223,7 +225,7 @@ class SandboxLauncher:
         self._ready = True
 
     def _find_level(self, requested: str) -> tuple[str, str]:
-        """The strongest level that works here, found by trying, and why stronger ones do not."""
+        """The strongest level with which a child can be started here, and why stronger levels fail."""
         levels = LEVELS if requested == "auto" else (requested,)
         reasons = []
         for level in levels:
@@ -237,7 +239,7 @@ class SandboxLauncher:
         raise CannotStart(f"sandbox level {requested} does not work here ({'; '.join(reasons)})")
 
     def preload(self, modules: tuple[str, ...]) -> None:
-        """Let a second zygote import modules, once; returns at once. Once it has, it starts all children."""
+        """Let a second zygote import modules, in the background. When it is ready, it starts all children."""
         with self._lock:
             self._await_zygote()
             if self._second is None or self._second.modules != modules:
@@ -249,7 +251,7 @@ class SandboxLauncher:
                 self._second = _SecondZygote(modules, ours)
 
     def _socket(self, preloaded: bool) -> socket.socket:
-        """Where a launch request goes: to the second zygote once it is ready; at once if `preloaded`."""
+        """The socket for a launch request: the second zygote's if it is ready, or if `preloaded`."""
         if self._second and self._second.has_died():
             self._second.requests.close()
             self._second = None
@@ -268,12 +270,11 @@ class SandboxLauncher:
         private_tmp: bool = False,
         preloaded: bool = False,
     ) -> SandboxedProcess:
-        """A new child in its own sandbox, ready for requests. `preloaded`: it waits for the modules of
-        `preload`.
+        """Start a child in its own sandbox, ready for requests.
 
-        With `trusted_dirs` the child may read everything and write below these paths: the same confinement,
-        so that both sides of a timing pay the same for it, but with wider rights. See LaunchRequest for the
-        rest.
+        `preloaded`: it waits for the modules of `preload`. With `trusted_dirs` the child may read everything
+        and write below these paths. It is confined by the same mechanisms, so that they cost both sides of a
+        timing the same, but with wider rights. LaunchRequest describes the other parameters.
         """
         with self._lock:
             self._await_zygote()
@@ -297,7 +298,7 @@ class SandboxLauncher:
             environment=clean_environment() | folders | (environment or {}),
             readable=readable_paths() if trusted_dirs is None else ["/"],
             writable=writable_paths() + (trusted_dirs or []),
-            # the scratch folder lies in memory
+            # the scratch folder is in memory
             scratch_bytes=min(SCRATCH_BYTES, limits.memory_bytes // 4) if limits else SCRATCH_BYTES,
             file_bytes=_FILE_BYTES,
             processes=2 * MAX_PROCESSES,

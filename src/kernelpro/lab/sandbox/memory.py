@@ -1,7 +1,7 @@
 """Memory that parent and child share, on the GPU (CUDA IPC) and on the CPU (memfd).
 
-Inputs are written to regions that the parent owns: one region per buffer set, each tensor at an aligned
-offset. Outputs stay where the candidate put them; the parent reads them there, from the frozen child.
+The parent writes inputs to regions that it owns: one region per buffer set, each tensor at an aligned offset.
+Outputs stay where the candidate put them, and the parent reads them there while the child is frozen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelpro.lab.sandbox import gpu
 
 _ALIGN = 512
 _COMPARED_BYTES = 1 << 28
-"""Bytes that are compared at once: a comparison of uint8 takes as many."""
+"""Bytes that are compared at once: a comparison of uint8 takes as many bytes of memory again."""
 DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
@@ -46,7 +46,7 @@ class Slot:
         return (last + 1) * DTYPES[self.dtype].itemsize
 
     def view(self, raw: torch.Tensor) -> torch.Tensor:
-        """The tensor inside a uint8 tensor over the region."""
+        """The tensor as a view into `raw`, a uint8 tensor over the region."""
         typed = raw[self.offset : self.offset + self.span()].view(DTYPES[self.dtype])
         return typed.as_strided(self.shape, self.stride)
 
@@ -56,7 +56,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Slot:
-        """The inverse of `to_json`; raises KeyError or TypeError for data that is no slot."""
+        """The inverse of `to_json`; raises KeyError or TypeError for invalid data."""
         shape, stride = (tuple(map(_parse_int, data[name])) for name in ("shape", "stride"))
         return cls(_parse_int(data["offset"]), shape, stride, str(data["dtype"]))
 
@@ -68,7 +68,7 @@ def _parse_int(value: object) -> int:
 
 
 def layout(tensors: list[torch.Tensor], margin: int = 0) -> tuple[list[Slot], int]:
-    """Slots for tensors in one region, and the region's size. Dense strides are kept, others become
+    """Slots for tensors in one region, and the region's size. Dense tensors keep their strides, others become
     contiguous.
 
     `margin`: unused bytes before and after each tensor, a multiple of the alignment.
@@ -84,9 +84,9 @@ def layout(tensors: list[torch.Tensor], margin: int = 0) -> tuple[list[Slot], in
 
 
 class Region:
-    """Shared memory that the parent owns, of a fixed size. `fd` is set on the CPU, `handle` on the GPU.
+    """Shared memory of a fixed size that the parent owns. `fd` is set on the CPU, `handle` on the GPU.
 
-    On a GPU it ends with a word, the gate: a child's stream can wait for it, and the parent opens it.
+    On a GPU, its last word is the gate: a child's stream can wait for it, and the parent opens it.
     """
 
     def __init__(self, device: str, nbytes: int):
@@ -110,7 +110,7 @@ class Region:
             self.raw = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
 
     def supports_gate(self) -> bool:
-        """Whether this device can open the gate. The first call needs a thread that has used CUDA."""
+        """Whether this device can open the gate. The first call must be in a thread that has used CUDA."""
         if self._has_gate is None:
             try:
                 self.open_gate(0)
@@ -126,7 +126,7 @@ class Region:
         )
 
     def clear(self) -> None:
-        """Overwrite what a child left, in its inputs or beside them: the next child must not see it."""
+        """Overwrite everything, including bytes between inputs, so that the next child sees no message."""
         self.raw.zero_()
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Region:
 
 
 def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.Tensor:
-    """On the child's side: a uint8 tensor over the parent's region."""
+    """In the child: a uint8 tensor over the parent's region."""
     if device == "cuda":
         mapped: torch.Tensor = gpu.as_byte_tensor(gpu.open_ipc_handle(bytes.fromhex(handle)), nbytes)
         return mapped
@@ -152,7 +152,7 @@ def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.
 
 
 class OutputUnreadable(Exception):
-    """An output cannot be read where the child says it is."""
+    """An output cannot be read at the place that the child claims."""
 
 
 class _IoVec(ctypes.Structure):
@@ -173,7 +173,7 @@ def _read_elements(pid: int, address: int, offsets: list[int], size: int) -> lis
 
 
 def _read_process(pid: int, address: int, into: int, nbytes: int) -> None:
-    """Copy memory of another process; raises Unreadable where that is refused."""
+    """Copy memory of another process; raises OutputUnreadable if that fails."""
     done = 0
     while done < nbytes:
         local, remote = _IoVec(into + done, nbytes - done), _IoVec(address + done, nbytes - done)
@@ -184,7 +184,7 @@ def _read_process(pid: int, address: int, into: int, nbytes: int) -> None:
 
 
 class HostReader:
-    """Reads outputs from a child's own memory on the CPU."""
+    """Reads outputs from a child's memory on the CPU."""
 
     _SAMPLED_ELEMENTS = 64
 
@@ -192,8 +192,7 @@ class HostReader:
         self._pid = pid
 
     def sample(self, slot: Slot) -> dict[int, bytes]:
-        """A few random elements by offset, read before the freeze, to see whether the output still
-        changes."""
+        """A few random elements by offset, read before the freeze, to detect an output that still changes."""
         size, span = DTYPES[slot.dtype].itemsize, slot.span()
         if not span:
             return {}
@@ -201,14 +200,14 @@ class HostReader:
         return dict(zip(offsets, _read_elements(self._pid, slot.offset, offsets, size), strict=True))
 
     def read(self, slot: Slot, handle: str = "") -> torch.Tensor:
-        """The whole output as a tensor of the parent."""
+        """The whole output, copied to the parent's memory."""
         raw = torch.empty(slot.span(), dtype=torch.uint8)
         if slot.span():
             _read_process(self._pid, slot.offset, raw.data_ptr(), slot.span())
         return Slot(0, slot.shape, slot.stride, slot.dtype).view(raw)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no mappings."""
 
 
 class DeviceReader:
@@ -218,7 +217,7 @@ class DeviceReader:
         self._mappings: dict[str, int] = {}
 
     def reserve(self, sizes: list[int]) -> None:
-        """Reserve memory for outputs: torch keeps what is freed, so that no later read waits for the
+        """Let torch's allocator cache enough memory for the outputs, so that no later read waits for the
         driver."""
         _ = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]  # all at the same time
 
@@ -238,7 +237,7 @@ class DeviceReader:
         )
 
     def _map(self, slot: Slot, handle: str) -> torch.Tensor:
-        """The bytes of an output where they are."""
+        """The bytes of an output in the child's own memory, without a copy."""
         try:
             if handle not in self._mappings:
                 self._mappings[handle] = gpu.open_ipc_handle(bytes.fromhex(handle))

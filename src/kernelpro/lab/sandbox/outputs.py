@@ -1,6 +1,6 @@
-"""What a candidate's outputs must look like, and the check of what a child claims about them.
+"""Describes the outputs that a candidate must return, and checks what a child claims about its outputs.
 
-Every claim is checked before anything is read at the place that it names.
+Every claim is checked before the parent reads at the place that it names.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from kernelpro.lab.sandbox.memory import DTYPES, Slot
 from kernelpro.records import Status
 
 _MAX_SPAN_RATIO = 16
-"""An output may be a view into storage this many times its own size."""
+"""An output may be a view that spans up to this many times its own size."""
 _MAX_CHARACTERS = 300
 
 Claim = tuple[Slot, str]
-"""Where a child says an output lies: its slot, and on a GPU the IPC handle of its memory."""
+"""Where a child claims that an output lies: its slot, and on a GPU the IPC handle of its memory."""
 
 
 class CandidateRejected(Exception):
-    """The candidate's own behaviour decides its verdict: a status other than `passed`, and the reason."""
+    """The candidate is rejected for its behavior. Carries a status, other than `passed`, and a reason."""
 
     def __init__(self, status: Status, reason: str):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
 
-FORGED_OUTPUTS = "the description of the outputs was forged"
+FORGED_OUTPUTS = "the reply that describes its outputs was forged"
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def describe_structure(value: Any) -> str:
 
 
 def check_structure(structure: object, spec: OutputSpec) -> None:
-    """Reject outputs that are not nested as the reference's are: a list in place of a tuple, `[y]` in place
-    of `y`."""
+    """Reject outputs that are nested differently from the reference's, such as a list instead of a tuple or
+    `[y]` instead of `y`."""
     if not isinstance(structure, str):
         raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
     if structure != spec.structure:
@@ -77,7 +77,7 @@ def check_structure(structure: object, spec: OutputSpec) -> None:
 
 
 def parse_times(reply: dict[str, Any]) -> tuple[float, float]:
-    """The child's own milliseconds of a call, and those in native code."""
+    """The milliseconds of a call that the child claims, and the part of them in native code."""
     own_ms, native_ms = reply.get("own_ms"), reply.get("native_ms")
     if type(own_ms) is not float or type(native_ms) is not float or own_ms <= 0 or native_ms < 0:
         raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
@@ -85,7 +85,7 @@ def parse_times(reply: dict[str, Any]) -> tuple[float, float]:
 
 
 def parse_claims(description: Any, spec: OutputSpec) -> list[Claim]:
-    """The child's claims about the outputs of one call; rejects those that make no sense or do not fit
+    """The child's claims about the outputs of one call. Rejects claims that are malformed or do not match
     `spec`."""
     try:
         claims = [(Slot.from_json(item), str(item["handle"])) for item in description]
@@ -101,18 +101,21 @@ def parse_claims(description: Any, spec: OutputSpec) -> list[Claim]:
     if not sane:
         raise CandidateRejected(Status.CHEATING, FORGED_OUTPUTS)
     if len(claims) != len(spec.tensors):
-        raise CandidateRejected(Status.WRONG, f"returns {len(claims)} tensors, should be {len(spec.tensors)}")
+        expected = len(spec.tensors)
+        raise CandidateRejected(Status.WRONG, f"returns {len(claims)} tensors, should return {expected}")
     for index, ((slot, _), (shape, dtype)) in enumerate(zip(claims, spec.tensors, strict=True)):
         if slot.shape != shape:
             raise CandidateRejected(
                 Status.WRONG, f"output {index} has shape {list(slot.shape)}, should be {list(shape)}"
             )
         if DTYPES[slot.dtype] != dtype:
-            expected = str(dtype).removeprefix("torch.")
-            raise CandidateRejected(Status.WRONG, f"output {index} is {slot.dtype}, should be {expected}")
+            name = str(dtype).removeprefix("torch.")
+            raise CandidateRejected(Status.WRONG, f"output {index} is {slot.dtype}, should be {name}")
         size = torch.Size(shape).numel() * dtype.itemsize
         if slot.span() > _MAX_SPAN_RATIO * size + (1 << 20):
             raise CandidateRejected(
-                Status.WRONG, f"output {index} is spread over {slot.span()} bytes; return a denser tensor"
+                Status.WRONG,
+                f"output {index} is a view that spans {slot.span()} bytes for {size} bytes of data: "
+                "return a denser tensor",
             )
     return claims

@@ -1,8 +1,8 @@
-"""One sandboxed process as the parent sees it: freeze, thaw, watch, kill.
+"""One sandboxed process as the parent sees it: freeze, thaw, monitor, kill.
 
-A `SandboxedProcess` is a child with all its descendants. The parent freezes it with SIGSTOP from the moment
-it has replied until the clock of its next call starts. Killing it kills every descendant, and leaves no
-process and no file.
+A `SandboxedProcess` is a child with all its descendants. The parent keeps it stopped (SIGSTOP) from its reply
+until the clock of its next call starts. Killing it kills every descendant, and leaves no process and no file
+behind.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kernelpro.lab.sandbox.wire import Channel, ChannelClosed, ReplyTimeout
 
 SCRATCH_BYTES = 2 << 30
 MAX_PROCESSES = 256
-"""Processes in one sandbox; a compiler's pool of workers stays far below."""
+"""Most processes in one sandbox. The worker pools of compilers are far smaller."""
 START_SECONDS = 60.0
 PROBE_ROLE = "probe"
-"""The role of a child that only shows that it can start."""
+"""The role of a child that only tests whether a sandbox can start."""
 _LOG_BYTES = 16 << 10
 _FREEZE_SECONDS = 2.0
 
@@ -39,7 +39,7 @@ class CannotStart(RuntimeError):
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What one sandbox may use."""
+    """The resources that one sandbox may use."""
 
     memory_bytes: int
     address_space: bool
@@ -59,15 +59,15 @@ class SandboxedProcess:
         limits: ResourceLimits | None,
         shared_inodes: frozenset[int],
     ):
-        """`shared_inodes`: of the memory that the parent shares with the child."""
+        """`shared_inodes`: inodes of the memory that the parent shares with the child."""
         self.channel, self.level = channel, level
         self._scratch, self._limits, self._shared_inodes = scratch, limits, shared_inodes
         self._status = os.fdopen(status, "r")
         self._log = bytearray()
         self.limit_exceeded = ""
-        """Which limit the sandbox was killed for exceeding; empty where none."""
+        """The exceeded limit for which the sandbox was killed; empty if none."""
         self.compile_seconds = 0.0
-        """Seconds that the parent has waited for compilers in it."""
+        """Seconds that the parent has waited for compilers in the sandbox."""
         self._wait_status: int | None = None
         self._closing = threading.Event()
         self._log_thread = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
@@ -88,7 +88,7 @@ class SandboxedProcess:
             self._limit_thread.start()
 
     def _drain_log(self, log: int) -> None:
-        """Read what the child prints; keep the end."""
+        """Read the child's output, and keep its end."""
         with os.fdopen(log, "rb", buffering=0) as pipe:
             while data := pipe.read(1 << 16):
                 self._log += data
@@ -104,7 +104,7 @@ class SandboxedProcess:
             thorough = tick % 10 == 9
             if not self.limit_exceeded and (used := self._memory(pids, thorough)) > self._limits.memory_bytes:
                 used_gib, limit_gib = used / 2**30, self._limits.memory_bytes / 2**30
-                self.limit_exceeded = f"took {used_gib:.1f} GiB of memory; {limit_gib:.1f} GiB are allowed"
+                self.limit_exceeded = f"used {used_gib:.1f} GiB of memory; {limit_gib:.1f} GiB are allowed"
             # without namespaces the size of each file is limited, but not their sum
             elif (
                 self.level != "namespaces"
@@ -117,10 +117,12 @@ class SandboxedProcess:
                 return
 
     def _memory(self, pids: list[int], thorough: bool) -> int:
-        """Resident bytes; where their plain sum is too much, pages that several processes share count once.
+        """Resident bytes of all processes. If their sum exceeds the limit, pages that several processes share
+        count once.
 
-        `thorough`: with memfd files that no process has mapped. Proportional sizes take long to read during a
-        fork bomb, whose processes hold their memory's lock: then the number of processes is checked again.
+        `thorough`: include memfd files that no process has mapped. During a fork bomb, proportional sizes
+        take long to read, because its processes hold their memory's lock. So the number of processes is
+        checked again meanwhile.
         """
         assert self._limits
         unmapped = procfs.memfd_bytes(pids, self._shared_inodes) if thorough else 0
@@ -146,10 +148,11 @@ class SandboxedProcess:
         return list(pids)
 
     def _bounded_tree(self) -> list[int]:
-        """The process tree; kills a sandbox that has more processes than it may.
+        """The process tree. Kills a sandbox that exceeds the limit on processes.
 
-        Whoever waits for a reply checks too: to sum the memory of a fork bomb takes seconds, in which it
-        doubles, and then it takes as long again to end.
+        A caller that waits for a reply checks this, too, in addition to the thread that enforces limits: that
+        thread needs seconds to sum the memory of a fork bomb, which doubles meanwhile and then takes as long
+        to kill.
         """
         pids = self.process_tree()
         if self._limits and len(pids) > MAX_PROCESSES:
@@ -160,9 +163,9 @@ class SandboxedProcess:
     def receive(
         self, seconds: float, compile_seconds: float, device_is_busy: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], bytes]:
-        """The next message, with a time limit for running and another for compiling (compilation.py).
+        """The next message, with separate time limits for running and compiling (compilation.py).
 
-        Raises TimeLimitExceeded, or what Channel.receive raises.
+        Raises TimeLimitExceeded, and everything that Channel.receive raises.
         """
         limits = TimeLimits(seconds, compile_seconds)
         limits.wait(
@@ -172,11 +175,11 @@ class SandboxedProcess:
         return self.channel.receive(seconds)
 
     def freeze_main(self) -> None:
-        """Stop the child itself; does not wait."""
+        """Stop the child but not its descendants, without waiting."""
         procfs.send_signal(self.pid, signal.SIGSTOP)
 
     def stop_without_waiting(self) -> int:
-        """Stop the child and its descendants; does not wait. Returns how many processes there are."""
+        """Stop the child and its descendants, without waiting. Returns the number of processes."""
         pids = self.process_tree()
         for pid in pids:
             procfs.send_signal(pid, signal.SIGSTOP)
@@ -185,8 +188,8 @@ class SandboxedProcess:
     def freeze(self) -> bool:
         """Stop the child and its descendants; returns whether all their threads have stopped.
 
-        A thread in a system call stops when it returns from it, which may take seconds (for gigabytes of
-        memory); until then it keeps a core busy. A dying process is not stopped at all, and its end may wake
+        A thread in a system call stops only when the call returns, which may take seconds (for gigabytes of
+        memory). Until then it keeps a core busy. A dying process does not stop at all, and its end may wake
         another.
         """
         self.freeze_main()
@@ -201,15 +204,16 @@ class SandboxedProcess:
         return False
 
     def cpu_time_ms(self) -> float:
-        """CPU time of the child and its descendants so far: constant while all are stopped."""
+        """CPU time of the child and its descendants so far. It is constant while all are stopped."""
         return sum(map(procfs.cpu_time_ms, self.process_tree()))
 
     def pin_threads(self) -> None:
-        """While frozen: put the child's main thread on one core, and each other thread on another.
+        """While the child is frozen: bind its main thread to one core, and spread its other threads over the
+        other cores.
 
         Threads that wake together may land on one core and stay there for milliseconds, which doubles the
-        time of a short call. `unpin_main_thread` gives the main thread all cores back, so that threads which
-        it starts later are not bound to its core.
+        time of a short call. `unpin_main_thread` allows the main thread all cores again, so that threads
+        which it starts later are not bound to its core.
         """
         cores = sorted(os.sched_getaffinity(0))
         others = sorted(set(procfs.thread_ids(self.pid)) - {self.pid})
@@ -222,7 +226,7 @@ class SandboxedProcess:
         procfs.set_affinity(self.pid, os.sched_getaffinity(0))
 
     def thaw(self) -> None:
-        """Let the child continue. Its descendants stay frozen: a call is the work of one process."""
+        """Let the child continue. Its descendants stay frozen: only one process may work on a call."""
         procfs.send_signal(self.pid, signal.SIGCONT)
 
     def kill_descendants(self) -> None:
@@ -236,7 +240,7 @@ class SandboxedProcess:
         return procfs.status_kib(self.pid, "VmHWM") * 1024
 
     def log_tail(self, characters: int = 2000) -> str:
-        """The end of what the child printed."""
+        """The end of the child's output."""
         return bytes(self._log[-characters:]).decode(errors="replace")
 
     def describe_exit(self) -> str:
@@ -270,11 +274,11 @@ class SandboxedProcess:
             time.sleep(0.002)
 
     def _kill_all(self) -> None:
-        """Kill all processes: the end of a namespace's PID 1 ends all; elsewhere stop and kill until none is
-        left.
+        """Kill all processes. In a namespace, the end of PID 1 ends all others; elsewhere, stop and kill
+        until none is left.
 
-        Before that, one signal to the child's process group, and one to each descendant in sight: PID 1 of a
-        fork bomb gets a core only after seconds, in which its descendants multiply.
+        First, send one signal to the child's process group and one to each known descendant: PID 1 of a fork
+        bomb gets a core only after seconds, while its descendants multiply.
         """
         procfs.send_group_signal(self.pid, signal.SIGKILL)
         if self.level == "namespaces":
@@ -316,7 +320,7 @@ class SandboxedProcess:
 
 
 def harden_parent() -> None:
-    """Keep other processes of this user from reading or tracing this process, which knows the right
+    """Prevent other processes of this user from reading or tracing this process, which knows the right
     outputs."""
     with contextlib.suppress(jail.JailError):
         jail.prctl(jail.PR_SET_DUMPABLE, 0)

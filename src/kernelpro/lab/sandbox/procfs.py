@@ -1,4 +1,4 @@
-"""Other processes through /proc: state, threads, children, memory, CPU time."""
+"""Reads other processes' state, threads, children, memory and CPU time from /proc."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def send_group_signal(group: int, number: int) -> None:
 
 
 def read(path: str) -> str:
-    """A file's text; empty where it cannot be read."""
+    """A file's text; empty if it cannot be read."""
     try:
         with open(path) as file:
             return file.read()
@@ -32,7 +32,7 @@ def read(path: str) -> str:
 
 
 def state(pid: int) -> str:
-    """The state letter of a process; X where it is gone."""
+    """The state letter of a process; X if it is gone."""
     return read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] or "X"
 
 
@@ -66,12 +66,12 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def thread_name(pid: int, thread: int) -> str:
-    """The name of a thread; that of the first thread is the program's."""
+    """The name of a thread; the first thread has the program's name."""
     return read(f"/proc/{pid}/task/{thread}/comm").strip()
 
 
 def set_affinity(thread: int, cores: set[int]) -> None:
-    """Restrict a thread to some cores, where that is possible."""
+    """Restrict a thread to some cores, if that is possible."""
     with contextlib.suppress(OSError):  # the thread has ended, or belongs to another user
         os.sched_setaffinity(thread, cores)
 
@@ -91,7 +91,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def status_kib(pid: int, field: str) -> int:
-    """A field of /proc/PID/status in KiB; 0 where there is none."""
+    """A field of /proc/PID/status in KiB; 0 if there is none."""
     for line in read(f"/proc/{pid}/status").splitlines():
         if line.startswith(field):
             return int(line.split()[1])
@@ -99,7 +99,7 @@ def status_kib(pid: int, field: str) -> int:
 
 
 def meminfo_kib(field: str) -> int:
-    """A field of /proc/meminfo in KiB; 0 where there is none."""
+    """A field of /proc/meminfo in KiB; 0 if there is none."""
     rows = (line.split() for line in read("/proc/meminfo").splitlines())
     return next((int(row[1]) for row in rows if row and row[0] == f"{field}:"), 0)
 
@@ -111,7 +111,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memfd_bytes(pids: list[int], shared_inodes: frozenset[int]) -> int:
-    """Memory of open memfd files, mapped or not, except those that the parent shares."""
+    """Memory of open memfd files, mapped or not, except files that the parent shares."""
     sizes: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ def memfd_bytes(pids: list[int], shared_inodes: frozenset[int]) -> int:
 
 
 def disk_usage_bytes(folder: Path) -> int:
-    """Disk usage of a folder that other processes change meanwhile."""
+    """Disk usage of a folder that other processes may change meanwhile."""
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:

@@ -1,8 +1,8 @@
-"""The kernel that proves that a call is complete, as PTX: a child needs no compiler for it.
+"""The kernel that proves that a call is complete, as PTX, so that a child needs no compiler for it.
 
-The PTX was made by `nvcc -ptx -arch=compute_75 -O3` from the source below, with shorter names and the oldest
-PTX version that has all of its instructions. `page` is memory of the host that parent and child share; its
-layout is in completion.py.
+`nvcc -ptx -arch=compute_75 -O3` compiled the source below to this PTX. Afterwards names were shortened, and
+the version was lowered to the oldest one that has all of the instructions. `page` is host memory that parent
+and child share; completion.py defines its layout.
 
     typedef unsigned long long u64;
     extern "C" __global__ void kernelpro_prove(unsigned char* page, unsigned int value, unsigned int count) {

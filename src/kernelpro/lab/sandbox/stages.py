@@ -15,7 +15,7 @@ _MAX_CHARACTERS = 3000
 
 
 class StageFailed(Exception):
-    """A stage of loading or calling failed; carries the stage's name and a one-line message."""
+    """A stage of loading or calling failed. Carries the stage's name and a message."""
 
     def __init__(self, stage: str, message: str):
         super().__init__(message)
@@ -23,7 +23,7 @@ class StageFailed(Exception):
 
 
 def describe_exception(error: BaseException) -> str:
-    """The exception's type and text, with the last line of the candidate on its traceback."""
+    """The exception's type and text, with the candidate's innermost line on its traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
     location = f" (line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
     text = str(error).strip()
@@ -35,7 +35,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def as_stage_failure(stage: str, error: BaseException) -> StageFailed:
-    """The failure to report for `error`: an extension that does not build is a build failure at any stage."""
+    """The failure to report for `error`. An extension that does not build is a build failure in any stage."""
     if isinstance(error, BuildError):
         return StageFailed("build", str(error))
     if reason := extension_build_error(str(error)):
@@ -44,7 +44,7 @@ def as_stage_failure(stage: str, error: BaseException) -> StageFailed:
 
 
 def import_candidate(source: str, name: str = "candidate") -> ModuleType:
-    """Import the candidate from a real file, which Triton and tracebacks require."""
+    """Write the candidate to a file and import it: Triton and tracebacks need the file."""
     path = Path(f"{name}.py").absolute()
     path.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -55,6 +55,6 @@ def import_candidate(source: str, name: str = "candidate") -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise StageFailed("build", f"syntax error in line {error.lineno}: {error.msg}") from None
-    except BaseException as error:  # whatever a candidate raises, `sys.exit` too
+    except BaseException as error:  # anything that a candidate raises, including `sys.exit`
         raise as_stage_failure("import", error) from None
     return module

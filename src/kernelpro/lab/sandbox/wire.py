@@ -1,7 +1,7 @@
 """Messages between the parent and its children: a JSON head and an optional binary tail, length-prefixed.
 
-The child is not trusted: nothing here unpickles, its messages are bounded in length, and every read has a
-deadline. Messages to the child may be as long as a model's parameters are.
+The child is not trusted: nothing is unpickled here, its messages have a maximum length, and every read has a
+deadline. Messages to the child may be as long as a model's parameters.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ _PREFIX = struct.Struct("<IQ")
 _MAX_HEAD = 16 << 20
 _MAX_TAIL = 1 << 30
 _MAX_DIGITS = 20
-"""Digits of a number below 2^63, with its sign; int() of millions of digits takes minutes."""
+"""Most digits of a number below 2^63, with its sign. Longer numbers are not parsed: int() of millions of
+digits takes minutes."""
 
 
 def _parse_float(text: str) -> float | None:
-    """None for infinities and NaN, so that nothing is computed with them."""
+    """The number; None for infinities and NaN, so that nothing is computed with them."""
     value = float(text)
     return value if math.isfinite(value) else None
 
 
 def _parse_int(text: str) -> int | None:
-    """None for numbers that do not fit into 64 bits."""
+    """The number; None if it does not fit into 64 bits."""
     value = int(text) if len(text) <= _MAX_DIGITS else 1 << 63
     return value if abs(value) < 1 << 63 else None
 
@@ -49,7 +50,7 @@ class Channel:
     """One end of a socket that carries messages."""
 
     def __init__(self, sock: socket.socket, trusted: bool = False):
-        """`trusted`: the other side is, and its tails may have any length."""
+        """`trusted`: the other side is trusted, and its tails may have any length."""
         self.sock, self._trusted = sock, trusted
 
     def send(self, head: dict[str, Any], tail: bytes = b"") -> None:
@@ -79,11 +80,11 @@ class Channel:
         return head, tail
 
     def has_data(self, seconds: float = 0) -> bool:
-        """Whether bytes have arrived that were not received yet; waits for them, at most so long."""
+        """Whether bytes have arrived that were not received yet; waits for them for at most `seconds`."""
         return bool(select.select([self.sock], [], [], seconds)[0])
 
     def spin_until_data(self, seconds: float) -> None:
-        """Busy-wait for data, at most so long: a core that sleeps meanwhile wakes up late."""
+        """Busy-wait for data for at most `seconds`: a core that sleeps wakes up late."""
         deadline = time.monotonic() + seconds
         while not self.has_data() and time.monotonic() < deadline:
             pass

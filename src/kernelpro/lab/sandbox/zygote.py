@@ -1,14 +1,15 @@
 """The zygote: a process that has imported torch once and forks every child.
 
-Importing torch costs seconds, forking milliseconds. The zygote is started with a scrubbed environment, never
-sees a task, a seed or an input, and never starts CUDA, so that its forks are blank. A worker that was itself
-started with a scrubbed environment forks its zygote before it reads anything (`fork`): both share one import
-of torch.
+Importing torch takes seconds, forking milliseconds. The zygote starts with a clean environment, never sees a
+task, a seed or an input, and never starts CUDA, so that its forks contain nothing secret. A worker that was
+itself started with a clean environment forks its zygote before it reads anything (`fork`), so that both share
+one import of torch.
 
-A request is one datagram: a PreloadRequest, for which the zygote forks a second one that imports more (five
-seconds for torch.compile, in which this one starts other children), or a LaunchRequest with file descriptors
-(control socket, log, status pipe, shared memory ...). The status pipe first carries the host PIDs of the
-child and of its guard (`pid N M`), and last the child's wait status (`exit N`).
+A request is one datagram. For a PreloadRequest, the zygote forks a second zygote that imports more modules:
+that takes five seconds for torch.compile, while the first zygote can start other children. A LaunchRequest
+starts a child, and comes with file descriptors (control socket, log, status pipe, shared memory ...). The
+status pipe first carries the host PIDs of the child and of its guard (`pid N M`), and finally the child's
+wait status (`exit N`).
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ def _serve(descriptor: int) -> None:
 
 
 def _freeze() -> None:
-    """Exclude what is imported from garbage collection.
+    """Exclude imported modules from garbage collection.
 
-    Every timed child collects its garbage once: without this it would look at all of torch, and copy the
-    memory of it, a fifth of the CPU time of a quick judgement.
+    Every timed child collects its garbage once. Without this, the collection would visit all of torch and
+    copy its memory pages: a fifth of the CPU time of a quick judgement.
     """
     gc.collect()
     garbage.exclude_imported()
@@ -113,7 +114,7 @@ def fork(descriptor: int, environment: dict[str, str], folder: str) -> int:
 
 
 def _run_second_zygote(modules: tuple[str, ...], descriptor: int) -> None:
-    """Import modules, then serve launch requests on another socket; ends with the first zygote."""
+    """Import modules, then serve launch requests on another socket. Ends when the first zygote ends."""
     try:
         jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
         _preload(modules)
@@ -126,24 +127,24 @@ def _run_second_zygote(modules: tuple[str, ...], descriptor: int) -> None:
 
 
 def _preload(modules: tuple[str, ...]) -> None:
-    """Import modules, for all later children."""
-    # modules ask at import whether there is a GPU: the usual way starts CUDA, and no fork could use it then
+    """Import modules for all later children."""
+    # modules ask at import whether there is a GPU: torch's default check would start CUDA, which breaks forks
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with garbage.paused():
         for name in modules:
-            with contextlib.suppress(Exception):  # the child meets the same error, and reports it
+            with contextlib.suppress(Exception):  # the child gets the same error and reports it
                 importlib.import_module(name)
 
 
 def _warm_triton() -> None:
-    """Do once what every Triton process repeats: 1.2 s of a first launch's 1.7 s on an H200 host.
+    """Do once what every Triton process would repeat: 1.2 s of a first launch's 1.7 s on an H200 host.
 
-    Hashing the installation (its key is kept), importing the rest of the package, and compiling its driver
-    module, which goes into the zygote's own cache directory; each child gets a copy of that.
+    This hashes the installation (the key is cached), imports the rest of the package, and compiles the driver
+    module into the zygote's own cache directory, of which each child gets a copy.
     """
     with contextlib.suppress(
         Exception
-    ):  # no Triton, or one with another interface: children do it themselves
+    ):  # Triton is missing or has another interface: children do this themselves
         from triton.runtime.build import platform_key
         from triton.runtime.cache import triton_key
 
@@ -159,7 +160,7 @@ def _warm_triton() -> None:
 
 
 def _run_guard(request: LaunchRequest, fds: list[int]) -> None:
-    """The process between zygote and child: enters namespaces, forks the child, reports how the child
+    """Run the guard, a process between zygote and child: enter namespaces, fork the child, and report how it
     ended."""
     control, log, status, *shared_fds = fds
     code = 70
@@ -189,7 +190,7 @@ def _run_guard(request: LaunchRequest, fds: list[int]) -> None:
                 break
         os.write(status, f"exit {how}\n".encode())
         with contextlib.suppress(ChildProcessError):
-            while True:  # reap what the child left behind
+            while True:  # reap processes that the child left behind
                 os.wait()
         code = 0
     except OSError as error:
@@ -202,7 +203,7 @@ def _run_child(request: LaunchRequest, control: int, shared_fds: list[int]) -> N
     """Confine this process, then serve the role."""
     try:
         jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.setpgid(0, 0)  # one signal reaches it and its descendants, however many
+        os.setpgid(0, 0)  # one signal then reaches it and all its descendants
         os.environ.clear()
         os.environ.update(request.environment)
         tempfile.tempdir = None  # a module may have cached it before the fork
@@ -218,7 +219,7 @@ def _run_child(request: LaunchRequest, control: int, shared_fds: list[int]) -> N
                 shutil.copytree(request.triton_cache, os.environ["TRITON_CACHE_DIR"], dirs_exist_ok=True)
         jail.set_resource_limits(request.memory_bytes, request.file_bytes, request.processes)
         if request.level != "process":
-            # CUDA names its threads through /proc and refuses to start where it cannot
+            # CUDA names its threads through /proc, and does not start if it cannot
             proc = "/proc" if in_namespaces else f"/proc/{os.getpid()}"
             # sockets are harmless only in a network namespace
             allowed = tuple(name for name in request.allowed_syscalls if in_namespaces or name != "socket")
