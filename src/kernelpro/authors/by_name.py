@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 _ROLES = ("design", "plan", "code", "debug")
 _TEMPERATURES = {"design": 0.1, "plan": 0.8, "code": 0.1, "debug": 0.1}
-"""STARK's values: planners vary, coders and debuggers do not. `--no-temperature` is for models that reject
-one."""
+"""STARK's values: plans shall vary, code and repairs shall not. `--no-temperature` sends none, for models
+that reject it."""
 
 _SHELL_COMMANDS = {
     "search": 'kernelpro code-search "WORDS" --in cutlass',
@@ -30,7 +30,7 @@ _SHELL_COMMANDS = {
     "definition": "kernelpro code-search --def SYMBOL",
     "uses": "kernelpro code-search --uses SYMBOL",
 }
-"""The shell commands that replace the tools for a coding agent, which answers through files."""
+"""Shell commands that replace the tools for a coding agent, which answers through files."""
 
 
 def create_author(
@@ -40,8 +40,8 @@ def create_author(
 
     `playbook` writes kernels without a model; `playbook:fixed` and `playbook:random` ignore the findings (for
     ablations). `files:DIR` offers the candidates of a folder. `team` is the plan, code and debug agents with
-    the
-    run's models. Transcripts are stored in `folder`, the run's, and their cost counts against the budget.
+    the run's models. Transcripts are stored in the run's `folder`; the cost of earlier ones counts against
+    the budget.
     """
     kind, _, rest = config.author.partition(":")
     if kind == "files" and rest:
@@ -115,7 +115,7 @@ def _check_roles(config: RunConfig) -> None:
 
 
 def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None]) -> ModelSettings:
-    """Return the settings of a role: given values over defaults. `design` inherits unset values from
+    """Return the settings of a role: the user's values, else defaults. `design` inherits unset values from
     `code`."""
     from kernelpro.llm.prices import Price
     from kernelpro.llm.settings import ModelSettings
