@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MIN_OPERATORS = 16
-"""From this many launches on, a graph is worth its copies of inputs and outputs."""
+"""From this many operators or launches on, a graph is worth its copies of inputs and outputs."""
 _MODEL = re.compile(r"^class ModelNew\b", re.MULTILINE)
 _GRAPHED = '''
 

@@ -74,7 +74,7 @@ def _addmm(call: OperatorCall) -> Value:
 
 
 def _einsum(call: OperatorCall) -> Value:
-    """Of two operands, as one product: their indices are batch, row, column or depth."""
+    """An einsum of two operands as one matrix product: each index is batch, row, column or depth."""
     equation, operands = call.get(0, "equation").replace(" ", ""), call.get(1, "tensors")
     inputs, arrow, output = equation.partition("->")
     left, _, right = inputs.partition(",")
@@ -130,13 +130,13 @@ class Window:
     """The elements of the source that one output reads, in each spatial dimension."""
 
     sizes: Sequence[int]
-    """Of the source."""
+    """Sizes of the source."""
     stride: Sequence[int]
     padding: Sequence[int]
     dilation: Sequence[int]
 
     def at(self, output: Indices, inner: Indices) -> Indices:
-        """The index into the source for an output and an element of its window."""
+        """The indices into the source, for an output and an element of its window."""
         dims = zip(output, inner, self.stride, self.padding, self.dilation, strict=True)
         return tuple(o * s + i * d - p for o, i, s, p, d in dims)
 
