@@ -51,7 +51,9 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         if program is not None and not any(_same(program, other) for other in programs.values()):
             programs[name] = program if name in PLAIN_FORMS else replace(program, rewrites=rewrites)
     if not programs:
-        raise NoProposal("; ".join(reasons) or "nothing remains to be written around the library's calls")
+        raise NoProposal(
+            "; ".join(reasons) or "torch's library calls leave nothing for the playbook to write"
+        )
     return programs
 
 
@@ -59,7 +61,7 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     """The program of a graph; None if the form is pointless: without library calls, or without stages."""
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
-        raise NoProposal(f"the playbook would need {len(program.stages)} kernels, more than {_MAX_STAGES}")
+        raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
     if form == "own":
         return program
     if form == "implicit_gemm":

@@ -265,7 +265,8 @@ class ShapeWriter:
         general = self._generalized(source, backend, program, design)
         if general is None and self.is_several:
             raise NoProposal(
-                f"the playbook's {backend.language} code for these shapes differs in more than sizes"
+                f"the playbook's {backend.language} code differs in more than sizes between these shapes: "
+                "no kernel serves all of them"
             )
         return general or source
 

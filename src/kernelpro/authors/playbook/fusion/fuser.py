@@ -6,7 +6,8 @@
    - A reduction joins an earlier stage if both have the same rows and use the same data. So a norm and the
      softmax after it, with all element-wise operators between them, form one stage.
    - A reduction over the rows of a stage becomes a total of that stage.
-   - Any other StageValue begins a new stage.
+   - Any other reduction, scan, matrix product or library call begins a new stage.
+   - A materialized value is stored like an output (3).
 3. Each output is stored by the stage that computes what it depends on, or by a stage of its own.
 4. A value that a later stage needs from an earlier one is stored as a temporary, for a reduction one number
    per row.

@@ -175,7 +175,7 @@ def _pool(kind: Literal["sum", "max"], dims: int) -> Handler:
         dilation = per_dim(call.get(4, "dilation") if kind == "max" else None, dims, 1)
         excludes_padding = call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override")
         if kind == "sum" and any(padding) and excludes_padding:
-            raise call.unsupported("that does not count the padding")
+            raise call.unsupported("with count_include_pad=False or divisor_override")
         window = Window(source.shape[-dims:], stride, padding, dilation)
         numbers = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
         beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in numbers)
@@ -211,7 +211,7 @@ def _conv(dims: int) -> Handler:
         )
         padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
         if isinstance(padding, str) or len(source.shape) != dims + 2:
-            raise call.unsupported("with padding by name, or without a batch dimension")
+            raise call.unsupported("with padding given as text, or without a batch dimension")
         margins = per_dim(padding, dims, 0)
         if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
             margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]

@@ -139,7 +139,7 @@ def _unbind(call: OperatorCall) -> tuple[Value, ...]:
 def _getitem(call: OperatorCall) -> Value:
     results, position = call.get(0, "self"), call.get(1, "index")
     if position >= len(results):
-        raise call.unsupported(f"of result {position} of an operator; it computes only {len(results)}")
+        raise call.unsupported(f"of result {position}: it computes only the first {len(results)}")
     result = results[position]
     assert isinstance(result, Value)
     return result

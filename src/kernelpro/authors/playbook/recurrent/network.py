@@ -111,7 +111,10 @@ def _read(node: Node, nodes: dict[str, Node]) -> Network:
     if network.hidden % _THREAD_STEP or registers > _MAX_WEIGHT_REGISTERS:
         raise NoProposal(f"the playbook has no recurrent kernel for {network.hidden} hidden units")
     if network.batch > _MAX_BATCH or network.blocks * directions > _MAX_BLOCKS:
-        raise NoProposal(f"the playbook's recurrent kernels support up to {_MAX_BATCH} sequences per batch")
+        raise NoProposal(
+            f"the playbook's recurrent kernels support up to {_MAX_BATCH} sequences per batch, "
+            f"and {_MAX_BLOCKS * UNITS} hidden units in all directions together"
+        )
     return network
 
 
