@@ -110,7 +110,8 @@ def device_and_baselines(assignment: Assignment) -> str:
     if assignment.objective:
         lines.append(f"- objective: {assignment.objective}")
     definition = (
-        "inputs and outputs moved once, the fewest operations, at those ceilings; may be out of reach"
+        "time to move inputs and outputs once and do the fewest operations, at these ceilings; "
+        "may be out of reach"
     )
     lines.append(f"- floor: {assignment.floor_ms:.4f} ms ({definition})")
     limit = (
@@ -139,7 +140,11 @@ def _shape_lines(assignment: Assignment) -> list[str]:
 def other_directions(directions: Iterable[str], asked: int) -> str:
     """List the directions of the run's other designs. `asked`: earlier designs with this same direction."""
     texts = [f"({text})" for text in directions]
-    lines = [f"Other engineers work on the same task independently: {' '.join(texts)}"] if texts else []
+    lines = (
+        [f"Other engineers independently get other directions for this task: {' '.join(texts)}"]
+        if texts
+        else []
+    )
     if asked:
         lines.append("Others got the same direction. Do not use the first decomposition that comes to mind.")
     return "\n".join(lines)

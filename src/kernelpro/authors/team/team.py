@@ -180,7 +180,7 @@ class Team(Author):
             "ground": sections.device_and_baselines(a),
             "direction": f"{direction}\n{others}".strip(),
             "hints": sections.hints_section(a.hints),
-            "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.times),
+            "leaders": sections.candidate_list("Existing kernels: design another one", a.leaders, a.times),
             "memory": sections.section("What this run has learned", a.memory),
             "knowledge": sections.section("What earlier runs have learned", a.knowledge),
         }
@@ -281,7 +281,9 @@ class Team(Author):
             "source": a.parent.source.rstrip(),
             "hints": sections.hints_section(a.hints),
             "failure": f"{verdict.status}: {verdict.reason}" if verdict else "not judged",
-            "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.times),
+            "siblings": sections.source_of_first(
+                "A working kernel with the same parent", _working(a.siblings), a.times
+            ),
             "memory": sections.section("What this run has learned", a.memory),
         }
         reply: Reply[DebugAnswer] = await self._ask(
