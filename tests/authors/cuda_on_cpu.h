@@ -21,10 +21,12 @@
 #define __device__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 using cudaStream_t = void*;
 using cudaError_t = int;
 enum { cudaErrorMisalignedAddress = 716, cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorCooperativeLaunchTooLarge = 720, cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
 
 struct uint3 { unsigned x, y, z; };
 struct alignas(8) uint2 { unsigned x, y; };
@@ -51,7 +53,7 @@ constexpr size_t STACK = 256 * 1024;
 static Fiber fibers[1024];
 static Group block, warps[32];
 static unsigned char slots[1024][16];
-alignas(16) static unsigned char dynamic[228 * 1024];
+alignas(1024) static unsigned char dynamic[228 * 1024];
 static jmp_buf scheduler;
 static unsigned current;
 static bool progress;
@@ -223,9 +225,6 @@ static unsigned committed[1024];  // groups of each thread
 static struct { unsigned a[4], b[2]; } operands[1024];
 static const unsigned char* matrix_rows[1024];
 
-static void discard_copies() {
-    for (auto& pending : copies) pending.clear();
-}
 template <class T> float term(const unsigned* words, int place) {
     T value;
     memcpy(&value, (const unsigned char*)words + place * sizeof(T), sizeof(T));
@@ -321,4 +320,143 @@ template <MmaType TYPE> void mma(float (&d)[4], const unsigned (&a)[4], unsigned
         }
     }
     barrier(warps[threadIdx.x / 32]);
+}
+
+// --- TMA and warpgroup instructions: the functions of COPIES and INSTRUCTIONS_OF ---------------------------------
+//
+// Both happen as late as they may: a copy when somebody waits for its barrier, a product when its warpgroup waits for it.
+// The target of a copy is overwritten when the copy starts, so that a product that still reads it goes wrong.
+
+struct Matrices {
+    const void* data;
+    uint64_t depth, rows, count, row_bytes, matrix_bytes;
+};
+struct CUtensorMap {
+    CUtensorMapDataType type;
+    Matrices m;
+    int box_rows, element_bytes;
+};
+struct alignas(8) Barrier {
+    int bytes;  // announced and not yet copied
+    uint16_t pending;
+    uint8_t arrivals, phase;
+};
+static inline int encode_map(CUtensorMap* map, CUtensorMapDataType type, const Matrices& m, int rows, int element_bytes) {
+    *map = {type, m, rows, element_bytes};
+    const bool aligned = size_t(m.data) % 16 == 0 && m.row_bytes % 16 == 0 && m.matrix_bytes % 16 == 0;
+    return aligned && rows <= 256 ? 0 : cudaErrorMisalignedAddress;
+}
+namespace cuda_on_cpu {
+struct TileCopy {
+    unsigned char* target;
+    const CUtensorMap* map;
+    int k, row, batch;
+    Barrier* barrier;
+};
+struct Product {
+    float* d;
+    uint64_t a, b;
+    int type, size;
+    unsigned group;
+};
+static std::deque<TileCopy> tile_copies;
+static std::deque<Product> products[1024];
+static unsigned product_groups[1024];
+
+static void end_phase(Barrier* barrier) {
+    if (barrier->pending || barrier->bytes) return;
+    barrier->pending = barrier->arrivals;
+    barrier->phase ^= 1;
+    progress = true;
+}
+static unsigned swizzled(unsigned offset) { return offset ^ ((offset >> 7 & 7) << 4); }
+static void copy_now(const TileCopy& copy) {
+    const CUtensorMap& map = *copy.map;
+    const unsigned base = copy.target - dynamic;
+    for (int r = 0; r < map.box_rows; ++r) {
+        for (int x = 0; x < 128 / map.element_bytes; ++x) {
+            const uint64_t row = copy.row + r, k = copy.k + x;
+            uint32_t bits = 0;
+            if (row < map.m.rows && k < map.m.depth && uint64_t(copy.batch) < map.m.count) {
+                const unsigned char* from = (const unsigned char*)map.m.data + copy.batch * map.m.matrix_bytes + row * map.m.row_bytes;
+                memcpy(&bits, from + k * map.element_bytes, map.element_bytes);
+            }
+            if (map.type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32) bits = (bits + 0x1000) & ~0x1FFFu;
+            memcpy(dynamic + swizzled(base + r * 128 + x * map.element_bytes), &bits, map.element_bytes);
+        }
+    }
+    copy.barrier->bytes -= map.box_rows * 128;
+    end_phase(copy.barrier);
+}
+template <class T> float tile_element(uint64_t descriptor, int row, int place) {
+    T value;
+    memcpy(&value, dynamic + swizzled(unsigned(descriptor << 4) + row * 128 + place * sizeof(T)), sizeof value);
+    return float(value);
+}
+template <class T> void multiply(const Product& p) {
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 4;
+    for (int i = 0; i < p.size / 2; ++i) {
+        const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        for (int k = 0; k < int(32 / sizeof(T)); ++k) p.d[i] += tile_element<T>(p.a, row, k) * tile_element<T>(p.b, column, k);
+    }
+}
+static void start_product(float* d, int size, int type, uint64_t a, uint64_t b) {
+    products[threadIdx.x].push_back({d, a, b, type, size, product_groups[threadIdx.x]});
+}
+}  // namespace cuda_on_cpu
+
+static inline void barrier_init(Barrier* barrier, int arrivals) { *barrier = {0, uint16_t(arrivals), uint8_t(arrivals), 0}; }
+static inline void barriers_ready() {}
+static inline void barrier_arrive(Barrier* barrier) {
+    if (!barrier->pending--) cuda_on_cpu::error = cudaErrorIllegalAddress;
+    cuda_on_cpu::end_phase(barrier);
+}
+static inline void barrier_expect(Barrier* barrier, int bytes) {
+    barrier->bytes += bytes;
+    barrier_arrive(barrier);
+}
+static inline void barrier_wait(Barrier* barrier, int parity) {
+    using namespace cuda_on_cpu;
+    for (;;) {
+        for (size_t i = 0; i < tile_copies.size(); ++i) {
+            if (tile_copies[i].barrier != barrier) continue;
+            copy_now(tile_copies[i]);
+            tile_copies.erase(tile_copies.begin() + i--);
+        }
+        if (barrier->phase != parity) return;
+        yield();
+    }
+}
+static inline void copy_tile(void* target, const CUtensorMap* map, int k, int row, int batch, Barrier* barrier) {
+    using namespace cuda_on_cpu;
+    const unsigned char* to = (unsigned char*)target;
+    if (to < dynamic || to + map->box_rows * 128 > dynamic + sizeof dynamic || (to - dynamic) % 1024) error = cudaErrorIllegalAddress;
+    else memset(target, 0xFF, map->box_rows * 128);
+    tile_copies.push_back({(unsigned char*)target, map, k, row, batch, barrier});
+}
+static inline uint64_t tile_descriptor(const void* tile) { return uint64_t((const unsigned char*)tile - cuda_on_cpu::dynamic) >> 4; }
+static inline void wgmma_fence() {}
+static inline void wgmma_commit() { ++cuda_on_cpu::product_groups[threadIdx.x]; }
+template <int PENDING> void wgmma_wait() {
+    using namespace cuda_on_cpu;
+    auto& pending = products[threadIdx.x];
+    while (!pending.empty() && pending.front().group + PENDING < product_groups[threadIdx.x]) {
+        const Product p = pending.front();
+        pending.pop_front();
+        if (p.type == 0) multiply<float>(p);
+        else if (p.type == 1) multiply<__nv_bfloat16>(p);
+        else multiply<__half>(p);
+    }
+    barrier(warps[threadIdx.x / 32]);  // all lanes read before one of them says so
+}
+template <int COUNT> void release_registers() {}
+template <int COUNT> void request_registers() {}
+template <int N> void wgmma_tf32(float (&d)[N][4], uint64_t a, uint64_t b) { cuda_on_cpu::start_product(&d[0][0], 8 * N, 0, a, b); }
+template <int N> void wgmma_bf16(float (&d)[N][4], uint64_t a, uint64_t b) { cuda_on_cpu::start_product(&d[0][0], 8 * N, 1, a, b); }
+template <int N> void wgmma_f16(float (&d)[N][4], uint64_t a, uint64_t b) { cuda_on_cpu::start_product(&d[0][0], 8 * N, 2, a, b); }
+
+static void cuda_on_cpu::discard_copies() {
+    for (auto& pending : copies) pending.clear();
+    for (auto& pending : products) pending.clear();
+    tile_copies.clear();
 }

@@ -14,14 +14,16 @@ import torch
 
 from kernelpro.authors.playbook.cuda.matmul_prelude import INSTRUCTIONS
 from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS
+from kernelpro.authors.playbook.cuda.warpgroup_prelude import COPIES, INSTRUCTIONS_OF
 from kernelpro.authors.playbook.recurrent.kernel import EXCHANGE
 from kernelpro.lab.languages.native import Library, build
 
 _HEADER = Path(__file__).with_suffix(".h")
 _COMMAND = ["g++", "-std=c++17", "-O0", "-w", "-fPIC"]
-_LAUNCH = re.compile(r"(\w+)<<<(.*?), (\w+), (.*?), stream>>>\((.*?)\);", re.DOTALL)
-_GUARD = 64
-"""Elements before and after each tensor that a kernel must not touch."""
+_LAUNCH = re.compile(r"(\w+)<<<([^,]+), ([^,]+), (.*?), stream>>>\((.*?)\);", re.DOTALL)
+_GUARD = 1024
+"""Elements before and after each tensor that a kernel must not touch: more than a faulty kernel of these tests
+writes, which would otherwise damage the heap and end the test process."""
 
 
 def compiler(folder: Path) -> Callable[..., Library]:
@@ -31,7 +33,10 @@ def compiler(folder: Path) -> Callable[..., Library]:
     )
 
     def cuda(source: str, flags: Sequence[str] = ()) -> Library:
-        text = re.sub(r"#include <cuda_\w+\.h>", "", source).replace(INSTRUCTIONS, "").replace(EXCHANGE, "")
+        text = source
+        for functions in (INSTRUCTIONS, EXCHANGE, COPIES, *INSTRUCTIONS_OF.values()):
+            text = text.replace(functions, "")
+        text = re.sub(r"#include <cuda_\w+\.h>", "", text)
         text = text.replace(
             "extern __shared__ uint4 shared_memory[];",
             "uint4* const shared_memory = (uint4*)cuda_on_cpu::dynamic;",

@@ -13,13 +13,16 @@ from test_playbook_families import FAMILIES
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.backend import BACKEND
 from kernelpro.authors.playbook.forms import programs_of
+from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
+from kernelpro.authors.playbook.schedule.design import Design
 from kernelpro.lab.languages.cuda import nvcc
 from kernelpro.records import Task
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100a", "120a")
 TASKS: dict[str, Task] = {
     "product": make_task("F.gelu(a @ b) + c", "torch.randn(256, 64), torch.randn(64, 128), torch.randn(128)"),
+    "linear": make_task("F.gelu(self.l(a))", "torch.randn(256, 64)", "self.l = nn.Linear(64, 128)"),
     "convolution": make_task(
         "self.n(F.relu(self.m(a)))",
         "torch.randn(2, 16, 34, 34)",
@@ -30,11 +33,11 @@ TASKS: dict[str, Task] = {
 
 
 def cases() -> Iterator[Any]:
-    """The product, whose instructions depend on the architecture, for the oldest and the newest; the rest is
-    left to `make test-long`."""
+    """Products, whose instructions depend on the architecture, for the oldest, Hopper and the newest; the rest
+    is left to `make test-long`."""
     for name in TASKS:
         for architecture in ARCHITECTURES:
-            default = name == "product" and architecture in ("80", "120a")
+            default = (name, architecture) in (("product", "80"), ("product", "120a"), ("linear", "90a"))
             yield pytest.param(name, architecture, marks=() if default else pytest.mark.long)
 
 
@@ -47,12 +50,20 @@ def test_first_designs_compile(
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     try:
         programs = programs_of(operator_graph_of(TASKS[name]), "cuda")
-        sources = [BACKEND.write(p, BACKEND.seeds(p)[0].design) for p in programs.values()]
+        sources = [BACKEND.write(p, first_design(p, architecture)) for p in programs.values()]
     except NoProposal as reason:
         pytest.skip(f"not written in CUDA: {reason}")
+    assert any("wgmma_tf32(" in source for source in sources) == (name == "linear" and architecture == "90a")
     for source in sources:
         exec(source, {})
-    assert any(tmp_path.iterdir())
+    logs = [path.read_text() for path in tmp_path.glob("*.log")]
+    assert logs and all(f"for 'sm_{architecture}'" in log for log in logs)
+
+
+def first_design(program: Program, architecture: str) -> Design:
+    """The first design that the architecture has the instructions for."""
+    designs = (seed.design for seed in BACKEND.seeds(program))
+    return next(d for d in designs if architecture == "90a" or not any(stage.wgmma for stage in d.stages))
 
 
 @pytest.mark.long
@@ -66,4 +77,5 @@ def test_recurrent_kernels_compile(
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
     task = make_task("self.m(a)[0]", "torch.randn(9, 10, 24)", f"self.m = nn.{cell}(24, 256, 2)")
     exec(recurrent_source(operator_graph_of(task)) or "", {})
-    assert any(tmp_path.iterdir())
+    logs = [path.read_text() for path in tmp_path.glob("*.log")]
+    assert logs and all(f"for 'sm_{architecture}'" in log for log in logs)

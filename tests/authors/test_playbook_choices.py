@@ -18,7 +18,7 @@ from kernelpro.authors.author import (
 )
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.authors.playbook.schedule.design import parse_design
-from kernelpro.records import Action, Finding, Gain, Severity, Target, Task
+from kernelpro.records import Action, Finding, Gain, Hardware, Severity, Target, Task
 
 NORM = make_task("F.layer_norm(a, (512,))", "torch.randn(512, 512)")
 
@@ -101,6 +101,18 @@ def test_fixed_and_random_order() -> None:
     assert len({tuple(order(other)) for other in others}) > 2
     others = [replace(assignment, parent=KnownCandidate(number, parent, "", None)) for number in range(6)]
     assert len({tuple(order(other)) for other in others}) > 2
+
+
+def test_wgmma_is_written_for_devices_that_have_it() -> None:
+    task = make_task("F.gelu(a @ b.t())", "torch.randn(256, 64), torch.randn(128, 64)")
+    base = replace(make_assignment(task, "cuda"), precision="tf32", languages=("cuda",))
+    for capability, expected in (("9.0", True), ("8.0", False), ("10.0", False), ("", False)):
+        assignment = replace(base, hardware=Hardware(facts={"capability": capability}))
+        sources = [draft.source for draft in Playbook().seed_drafts(base)]
+        parent = KnownCandidate(1, next(s for s in sources if "mma<TF32>(acc" in s), "", None)
+        improved = all_drafts(replace(assignment, action="improve", parent=parent))
+        for drafts in (Playbook().seed_drafts(assignment), improved):
+            assert any("wgmma_tf32(" in draft.source for draft in drafts) == expected, capability
 
 
 def test_energy_findings_rank_between_large_and_small_gains() -> None:

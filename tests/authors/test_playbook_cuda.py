@@ -290,6 +290,70 @@ def test_matrix_products_are_correct(
     )
 
 
+WARPGROUP_MATMULS: dict[str, Task] = {
+    "sizes that are no multiples": make_task(
+        "F.gelu(a @ b.t() + c) + d",
+        ", ".join(
+            [exact_in_tf32(140, 100), exact_in_tf32(72, 100), exact_in_tf32(72), exact_in_tf32(140, 72)]
+        ),
+    ),
+    "batches": make_task(
+        "torch.bmm(a, b.transpose(1, 2)), torch.bmm(a, b.transpose(1, 2)).sum(-1)",
+        f"{exact_in_tf32(3, 66, 36)}, {exact_in_tf32(3, 80, 36)}",
+    ),
+    "halves": make_task(
+        "(a @ b.t()).relu(), c @ d.t()",
+        "torch.randn(66, 136).bfloat16(), torch.randn(80, 136).bfloat16(),"
+        "torch.randn(66, 72).half(), torch.randn(64, 72).half()",
+    ),
+}
+_WARPGROUPS = StageDesign(order="tiles", tile_m=128, tile_n=64, pipeline_stages=2, wgmma=True)
+
+
+@pytest.mark.parametrize("name", WARPGROUP_MATMULS)
+def test_products_of_warpgroups_are_correct(
+    name: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = FencedChecker(WARPGROUP_MATMULS[name], tmp_path)
+    design = all_stages(checker, _WARPGROUPS)
+    assert "wgmma_" in BACKEND.write(checker.program, design).split("__global__")[1]
+    assert_correct(checker, design, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("k_tile / PIPELINE_STAGES % 2 ^ 1", "k_tile / PIPELINE_STAGES % 2"),
+        ("empty + (k_tile - 1) % PIPELINE_STAGES", "empty + k_tile % PIPELINE_STAGES"),
+        ("wgmma_wait<1>()", "wgmma_wait<2>()"),
+        ("wgmma_wait<0>()", "wgmma_wait<1>()"),
+        ("left + 2 * k, right", "left, right"),
+    ],
+)
+def test_defects_of_warpgroup_products_are_detected(
+    right: str, wrong: str, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock, the wrong buffer released, buffers released too early, results read too early, one k only."""
+    task = make_task("a @ b.t()", f"{exact_in_tf32(70, 160)}, {exact_in_tf32(64, 160)}")
+    checker = FencedChecker(task, tmp_path)
+    source = BACKEND.write(checker.program, all_stages(checker, _WARPGROUPS))
+    assert right in source
+    with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
+        assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
+
+
+def test_only_operands_contiguous_along_the_sum_are_multiplied_by_warpgroups() -> None:
+    for expression, shapes, expected in (
+        ("a @ b.t()", ("256, 64", "128, 64"), True),
+        ("a @ b", ("256, 64", "64, 128"), False),
+        ("a @ b.t()", ("256, 66", "128, 66"), False),  # rows of 264 bytes are not aligned to 16
+        ("(a + 1) @ b.t()", ("256, 64", "128, 64"), False),
+    ):
+        program = program_of(make_task(expression, ", ".join(f"torch.randn({shape})" for shape in shapes)))
+        uses = any(stage.wgmma for stage in BACKEND.seeds(program)[0].design.stages)
+        assert uses == expected, expression
+
+
 @pytest.mark.parametrize("precision", ["tf32", pytest.param("fp32", marks=pytest.mark.long)])
 def test_convolutions_become_matrix_products(
     precision: Any, on_cpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

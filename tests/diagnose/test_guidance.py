@@ -102,9 +102,9 @@ def test_a_diagnostic_speaks_once() -> None:
         (
             0.9,
             (Skipped("ncu", "it is forbidden"),),
-            "No findings, this close to the floor. Tune parameters",
+            "No findings: the call is close to its floor. Tune parameters",
         ),
-        (0.02, (), "No diagnostic matched: the cause is none that they cover."),
+        (0.02, (), "No diagnostic matched: none of them covers the cause."),
         (0.02, (Skipped("ncu", "it is forbidden"),), "No diagnostic matched. Some did not run: ncu."),
         (
             0.02,

@@ -341,7 +341,7 @@ def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Pa
     assert "1 of 1 have a result already" not in metered.stderr, "another question"
     assert (
         "energy" not in plain.stdout
-        and f"- energy not measured of 1/1 square: {no_counter}" in metered.stdout
+        and f"- energy not measured for 1/1 square: {no_counter}" in metered.stdout
     )
 
 

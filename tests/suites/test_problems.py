@@ -47,8 +47,8 @@ def test_a_folder_of_tasks_leaves_other_files_alone(tmp_path: Path) -> None:
     ("levels", "ids", "message"),
     [
         ((7,), "", "no such level; it has: 1"),
-        ((), "2-x", "`2-x` is no number or range"),
-        ((), "5-2", "`5-2` is no number or range"),
+        ((), "2-x", "`2-x` is not a number or range"),
+        ((), "5-2", "`5-2` is not a number or range"),
         ((), "1,99", "no problem 99"),
         ((), "2-4", "no problem 2-4"),
     ],

@@ -100,7 +100,7 @@ def test_means_are_told_for_each_baseline_by_itself() -> None:
 def test_what_was_not_told_is_no_column_but_a_remark() -> None:
     found = made(verdict(0.5, refused="no counter"), verdict(0.5, refused="no counter"), verdict(0.5))
     assert "J per call" not in problem_table(found)[0] and not found.energy
-    assert remarks(found)[0] == "energy not measured of 1/1 task, 1/2 task: no counter"
+    assert remarks(found)[0] == "energy not measured for 1/1 task, 1/2 task: no counter"
 
 
 def test_what_a_compiler_wrote_is_called_so() -> None:

@@ -1,8 +1,9 @@
-"""Findings claim parts of the time account, so that their gains add up; what none claims is a finding too.
+"""Findings claim parts of the time account, so that their savings add up; unclaimed time is a finding too.
 
-In order of rank each finding takes the time that its remedy saves from the parts it claims; where findings
-before it have taken some of them, it saves as much less. Cores idle as long as native code runs, so a remedy
-that shortens it shortens that too. A kernel that is far from its floor always gets a finding.
+In order of rank, each finding takes the time that its remedy saves from the parts that it claims. If earlier
+findings have taken a share of those parts, its saving shrinks by that share. On a CPU, cores idle for as long
+as native code runs, so a claim on native code includes idle cores. A kernel that is far from its floor always
+gets a finding.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ UNEXPLAINED = "unexplained"
 MIN_UNEXPLAINED = 0.15
 """Share of a call from which unclaimed time is a finding."""
 MIN_LEFT = 0.2
-"""Share of a finding's parts that findings before it must leave; with less, and less than half of what they
-leave of all parts, it is their symptom."""
+"""A finding becomes a symptom if earlier findings leave less than this share of its parts, and less than half
+of the share that they leave of all parts."""
 MIN_OWN = 0.25
-"""Share of a call in parts that no cause has touched, from which a symptom is a cause of its own."""
+"""A symptom whose parts no earlier finding has taken from is a cause, from this share of a call on."""
 NEAR_FLOOR = 0.85
 """Share of the floor's speed below which a call without findings gets one."""
 _AVOIDABLE = 0.5
-"""What a targeted rewrite usually removes of a part."""
+"""Share of a part that a targeted rewrite usually removes."""
 _MAX_NAMED = 3
 _MIN_NAMED = 0.1
 """Share of the unclaimed time from which a kind of part is named."""
@@ -38,9 +39,9 @@ _MIN_NAMED = 0.1
 def share_claims(
     findings: Sequence[Finding], account: Account, least_ms: float = 0.0
 ) -> tuple[list[Finding], list[float]]:
-    """The findings with `saves_ms`, and what they leave of each part of the account.
+    """The findings with `saves_ms`, and the milliseconds that they leave of each part of the account.
 
-    Together they leave at least `least_ms` of the call, what good kernels take.
+    Together they leave at least `least_ms` of the call: the time that a good kernel takes.
     """
     left = [0.0 if part.part == "floor" else part.ms for part in account.parts]
     surplus = sum(left)
@@ -108,7 +109,7 @@ def unexplained(
     """The finding about the time above the floor that no other finding claims."""
     total = account.total_ms
     library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
-    if has_findings:  # a library kernel cannot be edited, and other findings say what to do
+    if has_findings:  # users cannot edit a library kernel, and other findings say what to do
         left = [0.0 if part.kernel in library else ms for part, ms in zip(account.parts, left, strict=True)]
     share = sum(left) / total if total else 0.0
     far = profile.floor_ms < NEAR_FLOOR * profile.time_ms
@@ -130,10 +131,10 @@ def unexplained(
         "kernel",
         Severity.MEDIUM if factor >= MEDIUM else Severity.LOW,  # it names a place, not a defect
         tuple(Evidence(PARTS[kind].title, round(100 * by_kind[kind] / total), None, "%") for kind in top),
-        f"{share:.0%} of the time is above the floor and belongs to no other finding; most of it: "
+        f"{share:.0%} of the time is above the floor and explained by no other finding; most of it: "
         + ", ".join(PARTS[kind].title for kind in top[:2]),
         (*((REPLACE,) if largest.kernel in library else ()), *advice),
-        Gain(round(factor, 3), f"half of the {share:.0%}, as a targeted rewrite usually removes"),
+        Gain(round(factor, 3), f"half of the {share:.0%}: a targeted rewrite usually removes that much"),
         largest.kernel,
         ", ".join(list(dict.fromkeys((*largest.lines[:1], *lines)))[:_MAX_NAMED]),
         claims=tuple(top),

@@ -17,7 +17,7 @@ MAX_CHAINS = 2
 """An addition takes 2 to 4 cycles and two can start per cycle: fewer than four independent sums leave the
 units idle."""
 FAR = 1.3
-"""Times the floor: closer, memory is busy all the time."""
+"""Call time over the floor: below, memory is busy all the time."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class HotLoops:
         return self.loops[0]
 
     def weighted(self, saved: Callable[[CpuLoop], float]) -> float:
-        """Share of the time that goes, where `saved` is the share of a loop's own time."""
+        """Share of the time that is saved; `saved` gives the share of a loop's own time."""
         return sum(loop.share * saved(loop) for loop in self.loops)
 
 
 def hot_loops(
     context: DiagnosticContext, has_problem: Callable[[CpuLoop], object], whole: bool = True
 ) -> HotLoops | None:
-    """Loops with this problem, where they take a tenth of the time or more.
+    """Loops with this problem; None if they take less than a tenth of the time.
 
     `whole`: with the time of their code elsewhere (`with_outside_time`).
     """

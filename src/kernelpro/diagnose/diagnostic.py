@@ -62,7 +62,8 @@ where they add by index. Measured on two ARM cores: 0.34 to 0.67, and 0.21 to 0.
 _HOT = 0.3
 """Share of the time from which a loop decides that."""
 _LITTLE = 0.25
-"""Of the distance to the floor (in logs): what is left to gain for kernels as good as that."""
+"""Exponent of the headroom: the least gain that `reachable_gain` allows, a quarter of the distance to the
+floor in logs. It applies to kernels that already are about as fast as good ones."""
 ALL_PARTS: tuple[PartKind, ...] = get_args(PartKind)
 """Claims of a diagnostic whose remedy may remove any part of its kernel, or of the call."""
 REPLACE = (
@@ -94,9 +95,9 @@ class Match:
     claims: tuple[PartKind, ...] | None = None
     """Parts that this match's remedy removes; None: the diagnostic's own."""
     claims_of: tuple[Kernel, ...] = ()
-    """The kernels that the remedy of a system diagnostic removes: it claims no parts of others."""
+    """The kernels that the remedy of a system diagnostic removes: the match claims only their parts."""
     to_floor: bool = False
-    """`saved_share` is the distance to the floor: what good kernels reach does not limit it (CPU)."""
+    """`saved_share` is the distance to the floor: `reachable_gain` does not cap the gain (CPU)."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class DiagnosticContext:
 
     def __post_init__(self) -> None:
         code = self.subject.code if self.subject else None
-        if self.subject and code and code.mix is None:  # the compiler's log alone is no machine code
+        if self.subject and code and code.mix is None:  # only the compiler's log, no disassembly
             object.__setattr__(self, "subject", replace(self.subject, code=None))
 
     @property
@@ -153,7 +154,7 @@ class DiagnosticContext:
 
     @property
     def work(self) -> Work:
-        """The least work of the task."""
+        """The minimum work of the task: its bytes and operations."""
         return self.profile.work
 
     @property
@@ -226,9 +227,9 @@ class DiagnosticContext:
 
     @property
     def memory_share(self) -> float:
-        """How far memory determines the time, 0 to 1: utilization of its busiest part, or stalls on it.
+        """Share of the time that memory determines: its utilization (over ATTAINABLE), or stalls on it.
 
-        Where the SM pipes are busier than memory, only the stalls count.
+        The larger of the two counts; if the SM pipes are busier than memory, only the stalls count.
         """
         memory = self.metric(MEMORY_THROUGHPUT)
         busy = memory if memory >= self.metric(SM_THROUGHPUT) else 0.0
@@ -259,7 +260,7 @@ class DiagnosticContext:
 
     @property
     def headroom(self) -> float:
-        """How many times faster than now the floor is."""
+        """Speed-up from the profiled time to the floor."""
         floor = self.profile.floor_ms
         return max(1.0, self.profile.time_ms / floor) if floor > 0 else float("inf")
 
@@ -289,7 +290,10 @@ class DiagnosticContext:
         return min(1.0, self.subject.microseconds / time_us) if time_us > 0 else self.subject.share
 
     def gain(self, match: Match, objective: str = "speed") -> Gain:
-        """Amdahl's law over the kernel's share of the call (of time or energy), capped by a valid floor."""
+        """The gain of a whole call, by Amdahl's law over the kernel's share of its time or energy.
+
+        A valid floor caps it; on the CPU, so does what good kernels reach.
+        """
         factor = 1 / (1 - min(max(match.saved_share, 0.0), _MAX_SAVED_SHARE) * self.share_of_call)
         basis = match.basis
         if self.share_of_call < 0.95:

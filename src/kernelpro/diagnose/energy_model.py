@@ -27,18 +27,18 @@ METRICS = (DRAM_READ, DRAM_WRITTEN, L2_READ, L1_STORED, ISSUE_ACTIVE, CYCLES, TE
 DRAM_PJ, L2_PJ = 72.0, 42.0
 """Picojoules per byte; a byte from DRAM costs both."""
 _WARP_PJ = 356.0
-"""A warp instruction of weight 1."""
+"""Per warp instruction of weight 1."""
 _TENSOR_PJ = 1700.0
-"""A clock of an SM's tensor cores: 1,000 in a product at the board's limit (wgmma), 2,800 beside a copy
-(mma.sync)."""
+"""Per clock of an SM's tensor cores. Measured: 1,000 in a product at the power limit (wgmma), 2,800 next to a
+copy (mma.sync)."""
 _STATIC = 0.24
-"""Of the power limit: 168 of 700 W by the fit, 143 to 160 W in loops that hardly use the device, at full
-clock."""
+"""Static power over the power limit: the fit gives 168 of 700 W; loops that hardly use the device at full
+clock draw 143 to 160 W."""
 _LIMIT_WATTS = 700.0
-"""Where the limit is unknown."""
+"""The power limit if the profile does not have it."""
 WEIGHTS: dict[InstructionKind, float] = {"fp64": 3.0, "dmma": 3.0, "special": 3.0, "convert": 1.5}
-"""Energy of an instruction against an ordinary one: a double has twice the bits and four times the
-multiplier, a special function a table and an interpolation. Estimates: the recorded kernels do not
+"""Energy of an instruction relative to an ordinary one: FP64 has twice the bits and four times the
+multiplier, a special function has a table and an interpolation. Estimates: the recorded kernels do not
 separate them."""
 _SCHEDULERS = 4
 
@@ -100,7 +100,7 @@ def energy_weight(hot: HotCode, removed: Mapping[InstructionKind, float] | None 
 
 
 def energy_saved(context: DiagnosticContext, hot: HotCode, removed: Mapping[InstructionKind, float]) -> float:
-    """Share of the kernel's energy that goes with the removed instructions."""
+    """Share of the kernel's energy that the removed instructions take."""
     before = energy_weight(hot)
     energy = energy_breakdown(context)
     saved = energy.instructions * (1 - energy_weight(hot, removed) / before) if before > 0 else 0.0

@@ -36,12 +36,12 @@ from kernelpro.diagnose.traffic import L1_LOADED, L1_STORED, L2_READ
 from kernelpro.records import Bound, CpuProfile, Kernel, Profile
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English and code, roughly; only the order of magnitude matters here."""
+"""A rough mean for English and code; only the order of magnitude matters here."""
 _MAX_KERNELS = 3
 _MAX_LINES = 12
 _MIN_STALL = 0.03
 _MIN_UTILIZATION, _MAX_UNITS = 5.0, 6
-"""Of the throughput breakdown: least percentage, and how many units."""
+"""Throughput breakdown: the lowest utilization shown, in percent, and the number of units."""
 _MIN_SHARE = 0.01
 _MIN_LOOP_SHARE = 0.08
 _MAX_FUNCTIONS = 5
@@ -227,7 +227,7 @@ _UNIT_METRIC = re.compile(r"(\w+__\w+)\.(?:avg|sum|max)\.pct_of_peak_sustained_e
 
 
 def _throughput_breakdown(kernel: Kernel) -> Iterator[str]:
-    """The units behind SM and memory throughput, by ncu's own names: they differ from chip to chip."""
+    """The units behind SM and memory throughput, under ncu's own names, which differ between chips."""
     metrics = {m[1]: value for name, value in kernel.metrics.items() if (m := _UNIT_METRIC.fullmatch(name))}
     units = {
         name: value

@@ -1,4 +1,4 @@
-"""Guidance: the findings in words, for an author or a person, in at most five directives."""
+"""Guidance: the findings as text for an author or a person, in at most five directives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kernelpro.diagnose.runner import ENERGY
 from kernelpro.records import AccountPart, Bound, Diagnosis, Evidence, Finding
 
 MAX_DIRECTIVES = 5
-"""Including those for energy, of which there is at least one if there is a finding."""
+"""Including those for energy: at least one if there is an energy finding."""
 _MAX_ENERGY = 3
 _NEAR_FLOOR = 0.8
-"""Share of the floor that few kernels exceed."""
+"""Share of the floor's speed that few kernels exceed."""
 _MAX_NAMES = 6
 _MAX_EVIDENCE = 3
 _MAX_ADVICE = 2
 _SUBJECT = {Bound.LAUNCH: "call", Bound.LATENCY: "call"}
-"""What a class describes: the task, or the way it is called."""
+"""What the first sentence calls bound: the task, except in these classes."""
 _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 """Units with large values, and how they are written after a prefix."""
 
@@ -50,11 +50,11 @@ def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
 
 
 def account_lines(parts: Sequence[AccountPart]) -> list[str]:
-    """The time account, one line a part: `40%  shared memory accesses (kernel.cu:16)`."""
+    """The time account, one line a part: `40%  shared memory accesses at kernel.cu:16`."""
     total = sum(part.ms for part in parts)
     lines = []
     for row in summarize(parts):
-        where = f" ({', '.join(row.lines)})" if row.lines else ""
+        where = f" at {', '.join(row.lines)}" if row.lines else ""
         lines.append(f"- {row.ms / total:4.0%}  {row.title}{where}")
     return [f"Where the {total:.4f} ms go:", *lines] if lines else []
 
@@ -70,13 +70,13 @@ def _distance_to_floor(diagnosis: Diagnosis) -> str:
 def _no_findings(diagnosis: Diagnosis) -> str:
     """What the absence of findings means, by the distance to the floor and by what was skipped."""
     if _NEAR_FLOOR <= diagnosis.roofline.of_floor <= FLOOR_TOLERANCE:
-        return "No findings, this close to the floor. Tune parameters, or try another algorithm."
+        return "No findings: the call is close to its floor. Tune parameters, or try another algorithm."
     names = list(dict.fromkeys(item.what for item in diagnosis.skipped))
     if names:
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         return f"No diagnostic matched. Some did not run: {', '.join(names[:_MAX_NAMES])}{more}."
     return (
-        "No diagnostic matched: the cause is none that they cover. Try another algorithm, or compare with "
+        "No diagnostic matched: none of them covers the cause. Try another algorithm, or compare with "
         "a library kernel."
     )
 

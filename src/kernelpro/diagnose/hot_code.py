@@ -1,8 +1,9 @@
 """The hot code of a kernel: the instructions of the innermost loops that do work, and their cost on the SM's
 pipes.
 
-A loop that only spins or reduces an argument does no work. Without such a loop the enclosing loop is hot,
-else the whole kernel. Each pipe takes (instructions) / (lanes per clock) for a thread.
+A loop that only spins on a flag or reduces an argument does no work. If no innermost loop does work, the
+largest loop that does is hot; without any, the whole kernel is. For one thread, each pipe takes
+(instructions) / (lanes per clock).
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _LANES: dict[InstructionKind, float] = {
     "convert": 32,
     "shuffle": 32,
 }
-"""Results per clock and SM (sm_80 to sm_90). Integers: 64 on their own pipe, and multiply-adds go to the
-FMA pipe: 96 between. Conversions: 64 for packing floats into halves, 16 for float to integer and all
-64-bit ones: 32 between."""
+"""Results per clock and SM (sm_80 to sm_90). Two are means. `alu`, 96: the ALU pipe has 64 lanes, but integer
+multiply-adds run on the FMA pipe. `convert`, 32: packing floats into halves runs at 64, float to integer and
+all 64-bit conversions at 16."""
 _ISSUE = 128
 _SHARED_BYTES = 128
 """Bytes per clock between an SM and its L1 or shared memory."""
@@ -55,7 +56,7 @@ class HotCode:
     mix: Mapping[InstructionKind, float]
     widths: Mapping[InstructionKind, Mapping[str, int]]
     is_loop: bool
-    """False: the kernel from end to end."""
+    """False if the whole kernel is hot."""
 
     @classmethod
     def of_loop(cls, loop: KernelLoop) -> HotCode:

@@ -14,8 +14,7 @@ from kernelpro.diagnose.traffic import dram_bandwidth, required_bytes
 from kernelpro.records import Evidence, InstructionKind
 
 LATENCY = 0.75e-6
-"""Seconds from a load to its data at a good part of the bandwidth: 0.6 us on an idle device, 1 us near the
-peak."""
+"""Latency of a load in seconds, at moderate load: 0.6 us on an idle device, 1 us near the peak bandwidth."""
 DOMINANT = 0.9
 """Share of the device time from which the task's bytes can be attributed to one kernel."""
 _NOT_MODELED: tuple[InstructionKind, ...] = (
@@ -25,28 +24,28 @@ _NOT_MODELED: tuple[InstructionKind, ...] = (
 """Instructions whose cost the model does not know; other diagnostics cover them."""
 
 UNPROVEN_GAIN = 0.15
-"""Saved share that is claimed for a suspicion: memory is used badly, but no counter shows how."""
+"""Saved share that a heuristic claims: memory is used badly, but no counter shows how."""
 SUSPICIOUS = 1.5
-"""Times the time of its bytes from which an unexplained kernel is suspicious: good kernels stay below 1.3."""
+"""Kernel time over minimum DRAM time from which a slowdown is reported: good kernels stay below 1.3."""
 _TOLERANCE = 1.2
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """A kernel that takes longer than its bytes and its code explain."""
+    """A kernel that takes longer than its bytes and its machine code explain."""
 
     factor: float
-    """Times the time that the bytes need."""
+    """Kernel time over the minimum DRAM time: that of the task's bytes at full bandwidth."""
 
     @property
     def evidence(self) -> Evidence:
         """The factor against its threshold."""
-        return Evidence("time over the time of the task's bytes", round(self.factor, 1), SUSPICIOUS, "x")
+        return Evidence("kernel time over minimum DRAM time", round(self.factor, 1), SUSPICIOUS, "x")
 
     @property
     def basis(self) -> str:
         """The basis of a gain that is claimed without counters."""
-        return f"an estimate without counters: {self.factor:.1f}x the time that the bytes need"
+        return f"an estimate without counters: {self.factor:.1f}x the minimum DRAM time of the task's bytes"
 
 
 def required_bytes_in_flight(context: DiagnosticContext) -> float:
@@ -68,10 +67,11 @@ def bandwidth_share(context: DiagnosticContext) -> float | None:
 
 
 def unexplained_slowdown(context: DiagnosticContext) -> Slowdown:
-    """Time over the time of the bytes, where the code does not explain it; else 1. Without counters.
+    """Kernel time over minimum DRAM time, or 1 if the machine code explains the time. Without counters.
 
-    The pipes are faster than DRAM, enough bytes are in flight, and there are no atomics or spills: then
-    its requests fetch more bytes than the task has, or shared memory has bank conflicts.
+    The code does not explain it if the pipes are faster than DRAM, enough bytes are in flight, and there
+    are no atomics or spills. What remains: requests fetch more bytes than the task has, or shared memory
+    has bank conflicts.
     """
     hot, share = hot_code(context), bandwidth_share(context)
     if context.has_counters or not share or hot.count(*_NOT_MODELED) or context.code.count("atomic"):
@@ -96,10 +96,10 @@ def _has_low_occupancy(context: DiagnosticContext) -> bool:
 def suspect_sector_waste(
     context: DiagnosticContext, least: float, below: float, suspicion: str
 ) -> Match | None:
-    """A match where wasted sectors would explain a slowdown of `least` to `below`, without counters.
+    """A match if wasted sectors would explain a slowdown of `least` to `below`, without counters.
 
-    None where data goes through shared memory (bank conflicts), or where accesses of this width cannot waste
-    as much.
+    None if data goes through shared memory (then bank conflicts are as likely), or if accesses of this width
+    cannot waste that much.
     """
     if context.has_counters:
         return None
@@ -113,8 +113,8 @@ def suspect_sector_waste(
         return None
     return Match(
         evidence=(slowdown.evidence, Evidence("bits per load of a thread", round(bits), None, "bits")),
-        cause=f"the kernel takes {slowdown.factor:.1f}x the time of its bytes, and neither its arithmetic "
-        f"nor the bytes in flight explain that: {suspicion} (no counters)",
+        cause=f"the kernel takes {slowdown.factor:.1f}x the minimum DRAM time of the task's bytes, and "
+        f"neither its arithmetic nor too few bytes in flight explain that: {suspicion} (no counters)",
         saved_share=UNPROVEN_GAIN,
         basis=slowdown.basis,
         where=context.line_of("global_load"),

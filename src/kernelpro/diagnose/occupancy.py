@@ -18,7 +18,7 @@ REGISTER_UNIT = 256
 SHARED_UNIT = 128
 SHARED_RESERVED = 1024
 SCHEDULERS = 4
-"""Of an SM, each with a quarter of the registers."""
+"""Warp schedulers of an SM, each with a quarter of the registers."""
 
 ENOUGH = 0.5
 """Occupancy beyond which more warps seldom help: eight warps per scheduler hide arithmetic and L2 latency."""
@@ -132,11 +132,11 @@ def waves(context: DiagnosticContext, occupancy: Occupancy) -> float:
 
 
 def latency_hiding_gain(context: DiagnosticContext, occupancy: Occupancy) -> tuple[float, str] | None:
-    """What lifting the limiter would save, and the basis of the estimate; None if more warps do not help.
+    """Share of the time that lifting the limiter would save, with its basis; None if more warps do not help.
 
-    By Little's law the rate of a latency-bound kernel grows with its warps, up to half of the device's,
-    and until the busiest unit saturates. Tensor-core kernels run few warps by design, and a grid below one
-    wave has no blocks to add.
+    By Little's law the rate of a latency-bound kernel grows with its warps, up to 50 % occupancy and until
+    the busiest unit saturates. Tensor-core kernels run few warps by design, and a grid below one wave has no
+    blocks to add.
     """
     target = min(occupancy.without_limiter, ENOUGH)
     if (
@@ -148,8 +148,8 @@ def latency_hiding_gain(context: DiagnosticContext, occupancy: Occupancy) -> tup
         return None
     if not context.has_counters:
         basis = (
-            f"an estimate without counters: {occupancy.share:.0%} occupancy, {context.headroom:.1f}x "
-            "above the floor"
+            f"an estimate without counters: {occupancy.share:.0%} occupancy, and the call takes "
+            f"{context.headroom:.1f}x its floor"
         )
         return (_UNPROVEN_GAIN, basis) if context.headroom >= 1.5 else None
     used = max(context.peak_utilization, context.metric(ISSUE_ACTIVE) / 100)

@@ -1,11 +1,11 @@
 """The hot code of a kernel and its cost on the pipes of an SM: a roofline of one pass through the code.
 
-1. `hot_code` picks the innermost loops that do work (a loop that only spins or reduces an argument does
-   none), else the enclosing loop, else the whole kernel.
+1. `hot_code` picks the innermost loops that do work (a loop that only spins on a flag or reduces an argument
+   does none), else the largest loop that does, else the whole kernel.
 2. Each pipe takes (instructions) / (lanes per clock) for a thread; DRAM takes (bytes) / (bytes per clock and
    SM).
 3. `time_saved` compares the busiest pipe before and after some instructions are removed, with DRAM unchanged.
-   Where counters were collected they give the absolute level, and the code gives only the ratio.
+   If counters were collected, they give the utilization now, and the code gives only the ratio.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def dram_bytes_per_clock(context: DiagnosticContext) -> float:
 def dram_clocks(context: DiagnosticContext, hot: HotCode) -> float:
     """SM clocks in which DRAM delivers the data of one thread's pass.
 
-    A pass that stores takes from DRAM what the task reads per byte that it writes, or about two values where
-    that is less; further loads are weights and tables in cache.
+    For each byte that it stores, a pass reads from DRAM as many bytes as the task reads per written byte, but
+    at least two. Further loads are weights and tables, which hit the caches.
     """
     work, stored = context.work, hot.bytes_moved("global_store")
     inputs = max(2.0, work.read_bytes / work.written_bytes if work.written_bytes else 0.0)
@@ -59,8 +59,8 @@ def time_saved(context: DiagnosticContext, hot: HotCode, removed: Mapping[Instru
 def surplus_conversions(hot: HotCode) -> dict[InstructionKind, float]:
     """Conversions beyond one per 4 loaded or stored bytes, by kind of instruction.
 
-    The way back from bfloat16 is a shift, which counts as integer arithmetic: one per conversion, at most
-    half of all.
+    Converting from bfloat16 is a shift, which counts as integer arithmetic: one per surplus conversion, at
+    most half of all integer instructions.
     """
     converts = hot.count("convert")
     surplus = converts - min(converts, hot.bytes_moved(*GLOBAL) / 4)

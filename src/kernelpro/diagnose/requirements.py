@@ -1,4 +1,4 @@
-"""The data that a diagnostic uses, read off the bytecode of `analyze` and of the functions that it calls."""
+"""The data that a diagnostic uses, found in the bytecode of `analyze` and of the functions that it calls."""
 
 from __future__ import annotations
 

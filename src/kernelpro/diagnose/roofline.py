@@ -24,17 +24,17 @@ from kernelpro.diagnose.device_time import untraced_us
 from kernelpro.records import Bound, LeastTimes, Profile, RooflinePosition
 
 IDLE_SHARE = 0.35
-"""Of a call: above, the host or the launches decide. A lone short kernel idles through a fifth of its call
-unavoidably."""
+"""Idle share of a call above which the host or the launches limit it. A call with a single short kernel is
+idle for a fifth of its time unavoidably."""
 UNAVOIDABLE_IDLE_US = 15.0
-"""Of a call: one launch and one synchronization (8-12 us on an H200 host)."""
+"""Idle time of every call: one launch and one synchronization (8-12 us on an H200 host)."""
 COUNTED_SHARE, COUNTED_LAUNCHES = 0.25, 8
-"""Of a call in class launch: its kernels are counted from this share of the time on, where halving them would
-be noticeable, and up to this many launches, because ncu replays each of them dozens of times."""
+"""In class `launch`, counters are collected if kernels take at least this share of the call (halving them
+would be noticeable) in at most this many launches (ncu replays each of them dozens of times)."""
 LATENCY_MS = 0.004
-"""Below this floor a kernel's own start and end dominate (2-4 us on current chips)."""
+"""Floor below which the start and end of a kernel dominate its time (2-4 us on current chips)."""
 MIXED = 1.33
-"""Memory and arithmetic within a third of each other overlap at best partly."""
+"""Ratio below which memory and arithmetic need about the same time: they overlap at best partly."""
 BUSY = 60.0
 """Percent of peak above which a unit limits the kernel: Nsight Compute's line between latency and
 throughput."""

@@ -21,7 +21,7 @@ from kernelpro.records.base import describe_bug
 
 _LOG = logging.getLogger(__name__)
 _MIN_SHARE = 0.05
-"""Of the device time: removing a smaller kernel entirely would not be noticeable."""
+"""Share of the device time: even removing a smaller kernel would not be noticeable."""
 _MIN_GAIN = 1.03
 """Smaller predicted gains are dropped: repeated measurements differ by as much."""
 ENERGY = "energy diagnostics"
@@ -114,7 +114,7 @@ def diagnose(
 
 
 def _with_unexplained(ranked: list[Finding], profile: Profile, account: Account) -> list[Finding]:
-    """The findings with times that add up; after the causes, one about time that none of them explains."""
+    """Findings whose saved times add up and, after the causes, one about unexplained time."""
     shared, left = share_claims(ranked, account, _least_ms(profile, account))
     rest = unexplained(profile, account, left, any(f.objective == "speed" and f.claims for f in ranked))
     causes = sum(finding.objective == "speed" and not finding.explained_by for finding in shared)
@@ -122,7 +122,10 @@ def _with_unexplained(ranked: list[Finding], profile: Profile, account: Account)
 
 
 def _least_ms(profile: Profile, account: Account) -> float:
-    """What good kernels take of this call's time; 0 where only the floor is known, which no part includes."""
+    """Milliseconds that a good CPU kernel would take; claims must leave them.
+
+    0 where the floor alone limits the gains: no finding can claim the floor.
+    """
     context = DiagnosticContext(profile, Bound.MEMORY, account=account)
     if profile.target != "cpu" or profile.cpu is None or not context.floor_is_valid:
         return 0.0
@@ -130,7 +133,7 @@ def _least_ms(profile: Profile, account: Account) -> float:
 
 
 def _run(diagnostic: Diagnostic, contexts: list[DiagnosticContext]) -> tuple[list[Finding], list[Skipped]]:
-    """Findings, and why it was skipped. An exception in a diagnostic skips that one only."""
+    """The findings of one diagnostic, and why it was skipped. An exception skips only this diagnostic."""
     findings, skipped = [], []
     for context in contexts:
         try:

@@ -34,7 +34,7 @@ def _computes_on_tiles(loop: KernelLoop) -> bool:
     hot = HotCode.of_loop(loop)
     stored, loaded = hot.bytes_moved("shared_store"), hot.bytes_moved("global_load")
     if not loop.count("async_copy") and not loaded / 2 <= stored <= 2 * loaded:
-        return False  # what is stored is not what was loaded: a reduction, say
+        return False  # the loop stores something else than what it loads, for example in a reduction
     from_shared = loop.count("shared_load", "hgmma")  # wgmma reads its operands from shared memory
     return bool(loop.count("barrier") and from_shared and loop.count(*_COMPUTE))
 

@@ -13,10 +13,11 @@ from kernelpro.records import Kernel
 SCATTERED = 17
 """Sectors per request: coalesced 4-byte accesses need 4, 16-byte accesses 16; 32 is one sector per thread."""
 STRIDED = 4.0
-"""Times the sectors: the most that strides and structures of up to four elements cost; full scatter costs
-up to eight."""
+"""Factor on the number of sectors: the most that strides and structures of up to four elements cost; full
+scatter costs up to eight."""
 FEW_BYTES = 7.5
-"""Used of a sector: a quarter of it is 8 bytes, which arrays of small structures still reach."""
+"""Used bytes of a sector below which accesses count as scattered. Arrays of small structures still use a
+quarter of each sector: 8 bytes."""
 L1_LOADED = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 L1_STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 L2_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
@@ -49,16 +50,15 @@ class GlobalAccess:
     excess: float
     """Share of these sectors that coalesced accesses would not need."""
     share: float
-    """Of the sectors of all global accesses."""
+    """Its share of the sectors of all global accesses."""
 
 
 def global_accesses(context: DiagnosticContext) -> list[GlobalAccess]:
-    """Loads and stores of the kernel, as far as it has any.
+    """The global loads and the global stores of the kernel; a kind that it lacks is left out.
 
     A request needs at least one sector, and (used bytes) / 32 of them: a broadcast uses few bytes of its
-    one sector and wastes nothing. The counter of used bytes sees plain loads only, while requests and
-    sectors also count asynchronous copies: where there are any, the width of the copies gives the used
-    bytes.
+    one sector and wastes nothing. The counter of used bytes covers plain loads only, while requests and
+    sectors include asynchronous copies. If there are any, the width of the copies gives the used bytes.
     """
     counts = {kind: tuple(map(context.metric, metrics)) for kind, metrics in _KINDS.items()}
     total = sum(sectors for _, sectors, _ in counts.values())
@@ -91,7 +91,7 @@ def _async_copy_width(context: DiagnosticContext) -> float:
 
 @dataclass(frozen=True)
 class ExcessTraffic:
-    """DRAM traffic of a call, against the least bytes of the task."""
+    """DRAM traffic of a call, compared with the task's minimum bytes."""
 
     moved: float
     """Bytes of all kernels of a call."""
@@ -99,7 +99,7 @@ class ExcessTraffic:
     kernel_share: float
     """This kernel's share of the traffic, 0 to 1."""
     dram_share: float
-    """How far DRAM determines this kernel's time, 0 to 1."""
+    """Share of this kernel's time that DRAM determines, 0 to 1."""
 
     @property
     def factor(self) -> float:
@@ -108,7 +108,7 @@ class ExcessTraffic:
 
     @property
     def saved_share(self) -> float:
-        """Share of the kernel's time that goes with the excess bytes."""
+        """Share of the kernel's time that the excess bytes take."""
         return max(0.0, 1 - self.required / self.moved) * self.dram_share if self.moved > 0 else 0.0
 
 
@@ -122,12 +122,12 @@ def required_bytes(context: DiagnosticContext) -> float:
     """Bytes that the task itself must read and write."""
     required = context.work.total_bytes
     if required <= 0:
-        raise MissingData("the least bytes of the task")
+        raise MissingData("the task's minimum bytes")
     return required
 
 
 def excess_traffic(context: DiagnosticContext) -> ExcessTraffic:
-    """DRAM traffic of the call against the least bytes of the task."""
+    """DRAM traffic of the call, compared with the task's minimum bytes."""
     context.metric(DRAM_READ)
     moved = sum(map(dram_bytes, context.profile.kernels))
     kernel_share = dram_bytes(context.kernel) / moved if moved > 0 else 0.0

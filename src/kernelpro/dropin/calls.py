@@ -1,4 +1,4 @@
-"""How a kernel is called: eagerly, by the module it was bound for, and in traces of a compiler."""
+"""How a kernel is called: eagerly by the module that it was bound to, and in traces of a compiler."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def bind_call(
 ) -> tuple[Any, Any]:
     """A function that calls the kernel, and its output for `args`.
 
-    Outputs are copied where the kernel's have other strides than the reference's, or lie in the memory of
-    inputs or parameters. Raises KernelUnavailable if the reference's outputs themselves are views of those.
+    An output is copied if its strides differ from the reference's, or if it shares memory with an input or
+    a parameter. Raises KernelUnavailable if the reference's own outputs are views of inputs or parameters.
     """
     inputs = tensors_of(list(args))
     if _memory(tensors_of(expected)) & _memory([*inputs, *state]):
@@ -82,7 +82,7 @@ def as_judged(
 
 
 def _on_device(call: Any, device: torch.device) -> Any:
-    """The call with its device as the current one, where there are several."""
+    """The call, with `device` made the current device if there are several."""
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         return call
 
@@ -112,7 +112,7 @@ def example_of(expected: Any, device: torch.device) -> Any:
 
 
 def traced_call(number: int, factory: KernelFactory) -> Any:
-    """A function `(module, args) -> output` that compilers trace to a call of the operator of a shape. It
+    """A function `(module, args) -> output` that compilers trace as a call of the operator for one shape. It
     returns None if the kernel cannot serve the call."""
     spec = factory.spec
     conditions: list[str] = []

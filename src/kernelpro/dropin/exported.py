@@ -1,4 +1,4 @@
-"""What an exported file does with its parts: the reference, the optimized class, inputs for the self-test."""
+"""What an exported file builds from its parts: reference, optimized class, inputs for the self-test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Form = str
 
 
 class BundledFinder:
-    """Finds modules that an export brings along, where they are not installed."""
+    """Import finder for the modules that an export bundles; installed modules take precedence."""
 
     def __init__(self, files: dict[str, str]):
         self._texts: dict[str, tuple[str, bool]] = {}
@@ -131,7 +131,7 @@ class ExportedKernel:
             tensor.copy_(_draw(self.spec.ranges.get(name), tuple(tensor.shape), tensor.dtype))
 
     def inputs(self, seed: int, device: str, number: int = 0) -> Any:
-        """New inputs of one shape: from `get_inputs`, or with the shapes and the ranges of the examples."""
+        """New inputs of one judged shape: from `get_inputs`, or drawn in the value ranges of the examples."""
         torch.manual_seed(seed)
         spec = self.specs[number]
         if self._form == "kernelbench":
@@ -147,7 +147,7 @@ class ExportedKernel:
 
 
 def value_range(tensor: torch.Tensor) -> Any:
-    """What `_draw` needs to draw values like those of a tensor: its few values, or its range."""
+    """What `_draw` needs to draw similar values: the distinct values if they are few, else the range."""
     flat = tensor.detach().flatten()
     if not flat.numel() or flat.is_complex():
         return None
@@ -160,7 +160,7 @@ def value_range(tensor: torch.Tensor) -> Any:
 
 
 def _draw(values: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Random values of a range, see `value_range`."""
+    """Random values that fit the result of `value_range`."""
     if values is None:
         return torch.randn(shape).to(dtype)
     kind, *rest = values

@@ -6,9 +6,9 @@ submodules by identity, hooks by their absence. A call that fails the check take
 the reason, or binds the kernel again.
 
 What makes it cheap: torch.compile's own guard compares all tensors in C++, and sees autocast, tracing and
-dispatch modes too; the parameters of a submodule are compared as one dictionary. Most of the rest is the
-address and the version of each parameter, which torch tells one by one. (torch with CUDA has a function that
-compares addresses; it takes longer.)
+dispatch modes too; the parameters of a submodule are compared as one dictionary. Most of the remaining cost
+is reading the address and the version of each parameter one by one. (torch with CUDA has a function that
+compares addresses; it is slower.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IMMUTABLE = (
     torch.memory_format,
 )
 _ALIGNMENT = 64
-"""Bytes: inputs of judged calls are aligned to them."""
+"""Alignment of the inputs in judged calls, in bytes."""
 
 
 def call_context_problem(target: str) -> str:
@@ -94,16 +94,16 @@ def _tensor_problem(expected: list[Any], value: Any, device_type: str, what: str
     if value.device.type != device_type:
         return f"{what} is on {value.device.type}, the kernel is for {device_type}"
     if value.is_conj() or value.is_neg() or (strides is not None and value.data_ptr() % _ALIGNMENT):
-        return f"{what} is not aligned to {_ALIGNMENT} bytes, or a lazy conjugate"
+        return f"{what} is not aligned to {_ALIGNMENT} bytes, or is a lazy conjugate or negative"
     return ""
 
 
 @functools.cache
 def _tensor_guards() -> Any:
-    """torch.compile's guard of tensors; None where it is missing or does not see what it must see.
+    """torch.compile's guard of tensors; None if it is missing or misses a change that it must detect.
 
-    It compares type, dispatch keys, dtype, device, sizes, strides and whether gradients are required. Keys
-    include those that autocast, functorch, tracing and dispatch modes add to a thread.
+    It compares type, dispatch keys, dtype, device, sizes, strides and whether gradients are required. The
+    keys include those that autocast, functorch, tracing and dispatch modes add to a thread.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -165,15 +165,15 @@ class GuardBuilder:
         self._terms: list[str] = []
         self._settings: list[str] = []
         self._tensors: list[str] = []
-        """Texts of all tensors, whose gradients count."""
+        """Expressions of all tensors, none of which may require gradients while gradients are enabled."""
         self._input_terms: list[str] = []
         self._input_leaves: dict[str, torch.Tensor] = {}
-        """Example tensors of the inputs, by their texts."""
+        """Example tensors of the inputs, by their expressions."""
         self._state: list[torch.Tensor] = []
         self._dicts: list[dict[str, Any]] = []
         """Dictionaries of parameters, buffers and submodules whose values are compared by identity."""
         self._extra_terms: list[str] = []
-        """What a comparison of tensors in C++ does not cover."""
+        """Terms that the comparison of tensors in C++ does not cover."""
 
     def _name(self, value: Any) -> str:
         name = f"v{len(self._scope)}"
@@ -257,14 +257,16 @@ class GuardBuilder:
         terms = []
         addressed = [t for t in self._state if t.layout is torch.strided]
         versions = [t for t in self._state if not t.is_inference()]
-        self._name([t.detach() for t in addressed])  # keeps the memory, so that no other gets its address
+        self._name(
+            [t.detach() for t in addressed]
+        )  # keeps the memory alive: no other tensor gets its address
         if addressed and (library := native_guards.load()) is not None:
             terms.append(f"{self._name(library.unchanged)}({self._name(library.remember(addressed))})")
             versions = [t for t in versions if t.layout is not torch.strided]
         elif addressed:
             addresses = self._name(tuple(t.data_ptr() for t in addressed))
             terms.append(f"({''.join(f'{self._name(t.data_ptr)}(), ' for t in addressed)}) == {addresses}")
-        if versions:  # they only grow, so that their sum tells
+        if versions:  # versions only grow: if their sum is equal, all are
             total = sum(t._version for t in versions)
             terms.append(f"{' + '.join(f'{self._name(t)}._version' for t in versions)} == {total}")
         return terms
@@ -305,7 +307,7 @@ class GuardBuilder:
             self._add_contents(name, value, done, depth)
 
     def _add_contents(self, name: str, value: Any, done: set[int], depth: int) -> None:
-        """Terms for what is inside of an object that can change."""
+        """Terms for the contents of a mutable object."""
         if isinstance(value, torch.Tensor):
             self._add_content(name, value)
             return
@@ -326,7 +328,7 @@ class GuardBuilder:
 
     def build_settings_check(self) -> Callable[[], bool]:
         """The check of the settings alone."""
-        # whatever reading a setting raises, the setting is not the one that was judged: fall back
+        # A setting that cannot be read is not the one that was judged: fall back.
         text = f"def check():\n    try:\n        return {' and '.join(self._settings) or 'True'}\n"
         exec(f"{text}    except Exception:\n        return False\n", self._scope)
         return self._scope["check"]  # type: ignore[no-any-return]
@@ -345,9 +347,9 @@ class GuardBuilder:
             f"(not is_grad_enabled() or not ({grads}))",
             *self._settings,
         ]
-        # another number of arguments raises
+        # Unpacking raises if the number of arguments differs.
         unpack = f"        {', '.join(names)}, = args\n" if names else "        () = args\n"
-        # as above: a call that cannot be checked goes to the reference
+        # A call that cannot be checked goes to the reference.
         text = (
             "def check(args):\n"
             "    try:\n"
@@ -358,8 +360,7 @@ class GuardBuilder:
         return self._scope["check"]  # type: ignore[no-any-return]
 
     def _tensor_terms(self) -> list[str]:
-        """Terms for the tensors of inputs and state and the context of the call: in C++ if that holds, else
-        one by one."""
+        """Terms for input tensors, state and context of the call: one check in C++, or else one by one."""
         context = ["level() is None", "not autocast()", "not modes()", "tracing() is None"]
         state = {self._name(t): t for t in self._state if t.layout is torch.strided}
         if native_guards.load() is not None:
@@ -377,12 +378,12 @@ class GuardBuilder:
         except Exception:  # a tensor that it does not support
             return one_by_one
         fast = f"{self._name(check)}({', '.join([*self._input_leaves, *state])})"
-        # inference mode and Parameters as inputs differ for it, and are right
+        # The C++ check rejects inference mode and Parameters as inputs, which are allowed.
         return [f"({fast} or ({' and '.join(one_by_one)}))"]
 
 
 def settings_check(reads: Reads) -> Callable[[], bool]:
-    """A function that tells whether the settings are still those that were read."""
+    """A function that checks whether the settings still have the values that were read."""
     builder = GuardBuilder()
     builder.add_settings(reads)
     return builder.build_settings_check()

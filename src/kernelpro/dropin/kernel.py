@@ -37,8 +37,8 @@ class KernelFactory:
     """A winner: its specification, its code, and its reference.
 
     `load_kernel` returns the class `ModelNew`; it may compile. `build_reference` constructs the reference as
-    it was judged, to find out which parameters of the kernel are which of the reference. `recipe` is a
-    function with arguments that recreates the factory from a pickle, `recreate` one that recreates a module.
+    it was judged, to match the kernel's parameters with the reference's. `recipe` is a function with
+    arguments that recreates the factory from a pickle; the function `recreate` recreates a module.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KernelFactory:
             names = self._kernel_names(state, own)
         except KernelUnavailable:
             raise
-        except Exception as error:  # the kernel's own code, and compilers: anything may fail
+        except Exception as error:  # the kernel's own code and compilers may raise anything
             raise KernelUnavailable(f"{type(error).__name__}: {str(error)[:500]}") from error
         with torch.no_grad():
             for own_name, name in names.items():
@@ -104,7 +104,7 @@ class KernelFactory:
         return self._names
 
     def _match_by_value(self, missing: list[str]) -> dict[str, str]:
-        """Kernels may name parameters in their own way if the same seed gives them the same values."""
+        """Match parameters with other names in the kernel: the same seed gives both the same values."""
         names = ", ".join(missing)
         if self._build_reference is None:
             raise KernelUnavailable(f"ModelNew does not have the reference's parameters by name: {names}")
@@ -136,7 +136,7 @@ class _Callable(torch.nn.Module):
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
-    """Integer tensors may be missing in a kernel: many are counters."""
+    """Whether a kernel must have this tensor. Integer tensors may be missing: many are counters."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -145,7 +145,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _assign(kernel: torch.nn.Module, name: str, own: torch.Tensor, value: torch.Tensor) -> None:
-    """Let a parameter of the kernel share the memory of the reference's if that is laid out alike."""
+    """Share the memory of the reference's parameter if both have the same layout, else copy it."""
     is_alike = own.dtype == value.dtype and own.stride() == value.stride() and own.device == value.device
     if not is_alike or value.is_inference() or value.data_ptr() % _ALIGNMENT:
         own.copy_(value)

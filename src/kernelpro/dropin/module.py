@@ -5,8 +5,10 @@ An optimized module is an instance of a class derived from the reference's class
 modes are not copies: they are the same. Only the forward pass differs:
 
 1. The guards (`guards.py`) check the call. If they hold, the kernel runs.
-2. Else the slow path looks for the reason. If there is one, the reference runs, first with a warning.
-3. Else the kernel is bound: the reference runs once on these inputs, recorded (`reads.py`). Its settings are
+2. Otherwise the slow path looks for the reason. If it finds one, the reference runs, the first time with a
+   warning.
+3. Otherwise the kernel is bound: the reference runs once on these inputs, recorded (`reads.py`). Its settings
+   are
    compared with those that were judged, the kernel is created with the module's parameters, its output is
    compared with the reference's, and new guards are generated.
 """
@@ -27,7 +29,8 @@ from kernelpro.dropin.spec import describe, named_state, relative_error, state_s
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MAX_BINDS, _MIN_CALLS_PER_BIND = 16, 4
-"""After so many binds, the kernel must have served so many calls for each: a bind costs milliseconds."""
+"""After `_MAX_BINDS` binds the kernel is given up, unless it has served `_MIN_CALLS_PER_BIND` calls for each
+bind: a bind costs milliseconds."""
 
 
 Factories = tuple[KernelFactory, ...]
@@ -39,11 +42,11 @@ class FallbackWarning(UserWarning):
 
 
 class FallbackError(RuntimeError):
-    """The same, of a module that is strict."""
+    """Raised by a strict module where others warn and run the reference."""
 
 
 class Stats:
-    """Calls of an optimized module, by who served them."""
+    """Calls of an optimized module: how many the kernel served, and how many the reference."""
 
     def __init__(self) -> None:
         self.kernel = 0
@@ -72,9 +75,9 @@ class _Binding:
         self.failure = ""
         """Why the kernel will not be tried again."""
         self.failed_state: Any = None
-        """The versions of the state for which a kernel failed: with others it may work."""
+        """The state's versions for which the kernel failed, and the reason; with others it may work."""
         self.mismatch: tuple[Callable[[], bool], str] | None = None
-        """Settings that were not judged: a check whether they still hold, and the reason."""
+        """Set while settings differ from the judged ones: a check whether they still do, and the reason."""
         self.binds = 0
 
     def input_problem(self, args: tuple[Any, ...]) -> str:
@@ -100,7 +103,7 @@ class _Dispatcher:
 
     @property
     def noun(self) -> str:
-        """What the winner is."""
+        """What messages call the winner: `kernel`, or `torch.compile's code`."""
         return self.factories[0].spec.noun
 
     def find(self, args: tuple[Any, ...]) -> tuple[_Binding, str]:
@@ -110,7 +113,7 @@ class _Dispatcher:
             reasons.append(binding.input_problem(args))
             if not reasons[-1]:
                 return binding, ""
-        # a shape that was judged with another dtype, device or layout tells more than the other shapes
+        # For a judged shape, the wrong dtype, device or layout says more than the other shapes would.
         reason = next((text for text in reasons if " has shape " not in text), "")
         others = len(reasons) - 1
         more = f" and {others} other shape{'s' if others > 1 else ''}" if others else ""
@@ -122,7 +125,7 @@ def _never(args: tuple[Any, ...]) -> bool:
 
 
 class _StatsOf:
-    """`module.stats`, unless the reference has something of that name: then it is that."""
+    """`module.stats`: the statistics, or the reference's own attribute of that name if it has one."""
 
     def __get__(self, module: Any, owner: Any = None) -> Any:
         if module is None:
@@ -208,7 +211,7 @@ class OptimizedModule(torch.nn.Module):
         return super().forward(*args, **named) if output is None else output
 
     def _problem(self, binding: _Binding, args: tuple[Any, ...]) -> str:
-        """Why the kernel cannot serve this call, as far as that is known without running anything."""
+        """Why the kernel cannot serve this call, as far as can be told without running anything."""
         spec = binding.factory.spec
         state = named_state(self)
         if reason := _state_problem(spec.state, state_signature(self)):
@@ -219,7 +222,9 @@ class OptimizedModule(torch.nn.Module):
         if len({t.device for t in tensors}) > 1:
             return "inputs and parameters are on different devices"
         if tensors and tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-            return "a CUDA graph is captured before the kernel is ready: call the module once before"
+            return (
+                "a CUDA graph is captured before the kernel is ready: call the module once before the capture"
+            )
         for path, part in self.named_modules():
             if path and (part._forward_hooks or part._forward_pre_hooks):
                 return f"{path} has forward hooks, which the kernel would not call"
@@ -294,7 +299,7 @@ class OptimizedModule(torch.nn.Module):
         """The forward pass that torch.compile and torch.export see: the operator of the kernel.
 
         The reference is traced too. Its result is dead code, which compilers remove, but the compiler guards
-        everything that it reads, and traces again if one of that changes.
+        everything that it reads, and traces again if any of it changes.
         """
         if torch.compiler.is_exporting() and not named:
             output = self._call_operators(args)
@@ -367,7 +372,7 @@ def recreate(factories: Factories, base: Any, strict: bool) -> Any:
 
 
 def optimized_class(base: type[torch.nn.Module], factories: KernelFactory | Factories) -> Any:
-    """A class derived from `base` whose instances run the kernel of the factory whose inputs they get. Its
+    """A subclass of `base` whose instances run the kernel that was judged with the shapes of a call. Its
     constructor is that of `base`."""
     several = (factories,) if isinstance(factories, KernelFactory) else factories
     noun = several[0].spec.noun
@@ -452,8 +457,7 @@ def _state_problem(judged: dict[str, Any], present: dict[str, Any]) -> str:
 
 
 def _settings_problem(judged: dict[str, str], present: dict[str, str]) -> str:
-    """The first setting that differs from what was judged. What a compiler-made reference did not read, and
-    this one does, differs too."""
+    """The first setting that differs from the judged one; one that was not read when judged differs too."""
     for name in sorted(present):
         before, now = judged.get(name), present[name]
         if before == now:

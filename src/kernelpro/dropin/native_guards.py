@@ -88,8 +88,9 @@ def build_guards() -> Path:
     """Compile the guards of drop-in modules to C++, once for each machine and version of torch; about 20
     seconds.
 
-    All drop-in modules and exports of this user find them, in `~/.cache/kernelpro/guards`, and check their
-    parameters in one call. Without them the check is in Python: the same, but slower with many parameters.
+    All drop-in modules and exports of this user find the library in `~/.cache/kernelpro/guards` and check
+    their parameters in one call. Without it, Python does the same check, more slowly if there are many
+    parameters.
     Returns the path of the library. Raises RuntimeError if it cannot be compiled.
     """
     path = library_path()
@@ -127,8 +128,8 @@ def _compile(source: Path, output: Path) -> None:
 
 @functools.cache
 def load() -> Any:
-    """The library with `remember(tensors)` and `unchanged(state)`; None if it is not built or does not see
-    what it must see."""
+    """The library with `remember(tensors)` and `unchanged(state)`; None if it is not built, or misses a
+    change that it must detect."""
     path = library_path()
     if not path.exists():
         return None

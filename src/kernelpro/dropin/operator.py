@@ -1,7 +1,7 @@
 """The kernel as a torch operator: torch.compile and torch.export keep it as one node of their graphs.
 
-The operator takes the inputs and the reference's parameters and buffers. It keeps the kernels that it creates
-for them, by address and version.
+The operator takes the inputs and the reference's parameters and buffers. It caches the kernels that it
+creates, by the address and version of the parameters.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kernelpro.dropin.kernel import KernelFactory
 from kernelpro.dropin.spec import tensors_of
 
 _MAX_KERNELS = 256
-"""Sets of parameters whose kernels are kept: one for each layer of a large model."""
+"""Kernels in the cache, each for one set of parameters: enough for the layers of a large model."""
 _ALIGNMENT = 64
 _OPERATORS: dict[str, tuple[str, Any]] = vars(torch.library).setdefault("_kernelpro_operators", {})
-"""Signature and operator by name. If a name is registered again, torch destroys the operator that has it, and
-graphs that call it crash: no name is. Exported files, which carry this code, share the dictionary."""
+"""Signature and operator by name. A name is never registered twice: torch would destroy the first operator,
+and graphs that call it would crash. Exported files, which contain this code, share the dictionary."""
 SCOPE = {"torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan")}
-"""What the descriptions of plain values refer to."""
+"""The names that occur in descriptions of plain values."""
 
 
 def fit_strides(value: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
@@ -34,7 +34,7 @@ def fit_strides(value: torch.Tensor, strides: tuple[int, ...] | None) -> torch.T
 
 
 def leaf_signatures(expected: Any) -> list[Any]:
-    """The signatures of the tensors in a signature, in order."""
+    """The signatures of all tensors inside a signature, in order."""
     kind, *rest = expected
     if kind == "tensor":
         return [expected]
@@ -44,7 +44,7 @@ def leaf_signatures(expected: Any) -> list[Any]:
 
 
 def rebuild(expected: Any, leaves: list[str]) -> str:
-    """Python text that builds a value of this signature from the texts of its tensors."""
+    """A Python expression that builds a value of this signature from the expressions of its tensors."""
     kind, *rest = expected
     if kind == "tensor":
         return leaves.pop(0)
@@ -111,15 +111,15 @@ class KernelOperator:
         return results
 
     def _kernel(self, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> Any:
-        """The kernel for these parameters, which are kept with it: no other tensor gets their address."""
+        """The cached kernel for these parameters. The cache keeps them alive, at their addresses."""
         device = (inputs or state)[0].device
         key = (device, *(t.data_ptr() for t in state))
         versions = [0 if t.is_inference() else t._version for t in state]
-        found = self._kernels.get(key)
-        if found is None or found[0] != versions:
+        cached = self._kernels.get(key)
+        if cached is None or cached[0] != versions:
             tensors = [t.detach() for t in state]
             named = dict(zip(self._factory.spec.state, tensors, strict=True))
-            found = self._kernels[key] = versions, self._factory.create_with(named, device), tensors
+            cached = self._kernels[key] = versions, self._factory.create_with(named, device), tensors
             while len(self._kernels) > _MAX_KERNELS:
                 self._kernels.popitem(last=False)
-        return found[1]
+        return cached[1]

@@ -26,11 +26,11 @@ class Patch:
         self.modules: dict[str, OptimizedModule] = {}
         """The optimized modules by name."""
         self.skipped: dict[str, str] = {}
-        """Modules that match a pattern and that the kernel does not fit, with the reason."""
+        """Modules that match a pattern but that the kernel does not fit, with the reason."""
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """Calls of each optimized module by who served them."""
+        """For each optimized module: the calls that the kernel and the reference served."""
         return {name: module._kernelpro.stats for name, module in self.modules.items()}
 
     def undo(self) -> None:
@@ -70,10 +70,10 @@ def patch_model(
 ) -> Patch:
     """See `kernelpro.patch`."""
     patch = Patch(model)
-    found = _matches(model, replacements)
+    templates = _matches(model, replacements)
     expected = _run(model, inputs)
     optimized: dict[int, OptimizedModule] = {}
-    for name, template in found.items():
+    for name, template in templates.items():
         module = model.get_submodule(name)
         factories = type(template)._kernelpro_factories
         if reason := problem_with(module, factories):
@@ -103,7 +103,9 @@ def _matches(model: torch.nn.Module, replacements: Mapping[str, Any]) -> dict[st
         if not isinstance(template, OptimizedModule):
             raise PatchError(f"{pattern}: give an optimized module, such as result.module()")
         if not pattern:
-            raise PatchError("a model cannot be replaced in itself: use result.module() in its place")
+            raise PatchError(
+                "the pattern is empty: to replace the whole model, use result.module() instead of it"
+            )
         parts = pattern.split(".")
         matching = [
             name

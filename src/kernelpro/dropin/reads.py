@@ -32,7 +32,7 @@ _INSTALLED = (sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"))
 
 
 class _Absent:
-    """The value of an attribute that a forward pass asks for and that does not exist."""
+    """Stands for an attribute that a forward pass looks up and that does not exist."""
 
 
 ABSENT = _Absent()
@@ -55,14 +55,14 @@ class Setting:
 
 @dataclass
 class Reads:
-    """Settings by their name for users, and the code that ran."""
+    """Settings by the name that messages show, and the code that ran."""
 
     settings: dict[str, Setting] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
     """Digests by function."""
 
     def describe(self) -> dict[str, str]:
-        """All settings and code digests in words."""
+        """Descriptions of all settings, and the code digests."""
         values = {name: setting.value() for name, setting in self.settings.items()}
         return {name: "absent" if v is ABSENT else describe(v) for name, v in values.items()} | self.code
 
@@ -138,7 +138,7 @@ def _swap_classes(parts: list[Any], names: dict[int, set[str]]) -> list[tuple[An
                 recorders[cls] = recorder(cls)
             object.__setattr__(part, "__class__", recorders[cls])
             swapped.append((part, cls))
-        except TypeError:  # a class that cannot be derived from: all of its attributes count
+        except TypeError:  # a class that cannot be subclassed: all its attributes count as read
             names[id(part)] |= set(vars(part))
     return swapped
 
@@ -150,7 +150,7 @@ def _add_attribute(reads: Reads, title: str, part: Any, name: str) -> None:
         reads.settings[title] = Setting(vars(part), name, is_namespace=True)
     else:
         value = next((vars(cls)[name] for cls in type(part).__mro__ if name in vars(cls)), ABSENT)
-        if not hasattr(value, "__get__"):  # neither a method nor a property: what those read is recorded too
+        if not hasattr(value, "__get__"):  # not for methods and properties: what they read is recorded anyway
             reads.settings[title] = Setting(part, name, is_namespace=False)
 
 
@@ -159,7 +159,7 @@ def _same_objects(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _add_closures(reads: Reads, code: types.CodeType, closures: list[dict[str, Any]]) -> None:
-    """Closure variables by their cells, which show later values."""
+    """Adds closure variables through their cells, which show later values."""
     functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)] if closures else []
     for number, free in enumerate(closures):
         for function in functions:
@@ -198,7 +198,7 @@ def _is_library(value: Any) -> bool:
 
 
 def _global_chains(code: types.CodeType) -> set[tuple[str, ...]]:
-    """Global names and the attributes that are read of them: `config.ACT` is ("config", "ACT")."""
+    """Global names with the attributes that are read from them: `config.ACT` is ("config", "ACT")."""
     chains: set[tuple[str, ...]] = set()
     chain: list[str] = []
     for instruction in dis.get_instructions(code):

@@ -37,20 +37,20 @@ class KernelSpec:
     state: dict[str, Any]
     """Shape and dtype of each parameter and buffer, by name."""
     settings: dict[str, str]
-    """What else the forward pass read, see `reads.read_settings`."""
+    """What else the forward pass read, see `reads.py`."""
     init: Any = ()
     """Positional arguments of the kernel's constructor."""
     limit: float = 1e-2
     """Largest relative error of an output."""
     noun: str = "kernel"
-    """What the winner is: `kernel`, or `torch.compile's code`."""
+    """What messages call the winner: `kernel`, or `torch.compile's code`."""
     parameter_names: tuple[str, ...] = ()
     """Names of the positional parameters of the forward pass."""
     keyword_only: tuple[str, ...] = ()
     """Names of the last inputs, which the forward pass takes as keywords only; the kernel takes them by
     position."""
     constants: dict[str, Any] = field(default_factory=dict)
-    """Arguments and constants of `get_inputs` that give this shape, of a KernelBench task."""
+    """For a KernelBench task: the arguments and constants of `get_inputs` that give this shape."""
     ranges: dict[str, Any] = field(default_factory=dict)
     """Ranges of values of the example inputs and the state, to draw new ones for a self-test."""
 
@@ -109,7 +109,7 @@ def named_state(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def describe(value: Any, depth: int = _DEPTH) -> str:
-    """A value in words that are equal in every process and Python version."""
+    """A description of a value that is the same in every process and Python version."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if isinstance(value, _PLAIN):
@@ -155,8 +155,8 @@ def code_digest(code: types.CodeType) -> str:
 
 
 def relative_error(output: Any, expected: Any) -> float:
-    """Largest ||output - expected|| / ||expected|| over the outputs; the share of mismatches if they are not
-    floating. Infinite if structure, shapes or dtypes differ."""
+    """Largest ||output - expected|| / ||expected|| over the outputs; the share of mismatches for integer
+    outputs. Infinite if structure, shapes or dtypes differ."""
     if _structure(output) != _structure(expected):
         return float("inf")
     largest = 0.0

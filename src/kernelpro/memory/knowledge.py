@@ -2,8 +2,8 @@
 
 The file stores observations: a method, the conditions, and the logarithm of the gain. Observations are only
 added, each under the hash of its content, so that resuming a run or importing a file again counts nothing
-twice. Entries (equal method, bound, hardware, language and family) with their counts, means, wins and losses
-are computed from them.
+twice. Entries (equal method, bound, hardware, language and family) and their statistics are computed from
+them: counts, means, wins and losses.
 
 A query returns methods, ranked by expected gain. Each observation is weighted by how similar its conditions
 are to those of the query, and the mean is shrunk towards no gain while there are few observations:
@@ -54,7 +54,7 @@ class Observation(Record):
     """One trial of a method."""
 
     method: str
-    """In a sentence."""
+    """One sentence."""
     bound: str
     """What limited the kernel before: a value of `Bound`."""
     hardware: str
@@ -64,7 +64,7 @@ class Observation(Record):
     gain: float
     """log(speed-up); negative if the kernel became slower."""
     conditions: str = ""
-    """What was expected and why, and whether that was confirmed."""
+    """The expected gain, why, and whether the measurement confirmed it."""
     run: str = ""
     node: str = ""
     """The step of the run: two otherwise equal trials of a run are two observations."""
@@ -89,14 +89,14 @@ class KnowledgeEntry(Record):
     family: str
     count: int
     gain: float
-    """Mean of the logarithms."""
+    """Mean of log(speed-up)."""
     wins: int
     losses: int
     conditions: tuple[str, ...]
-    """The latest."""
+    """Conditions of the latest observations, latest first."""
     runs: int
     date: str
-    """Of the last observation."""
+    """Date of the last observation."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class Knowledge:
             or data.get("format") != _FORMAT["format"]
             or not isinstance(data.get("observations"), list)
         ):
-            raise BadInput(f"not a knowledge file of KernelPro: {path}")
+            raise BadInput(f"not a knowledge file, as `kernelpro knowledge` exports it: {path}")
         if data.get("version") != _FORMAT["version"]:
             raise BadInput(
                 f"knowledge file {path} has version {data.get('version')!r}; "
@@ -227,7 +227,7 @@ class Knowledge:
         return [Observation(*row) for row in rows]
 
     def _keyed_entries(self) -> list[tuple[str, KnowledgeEntry]]:
-        """Entries with the keys of their methods; each is worded like its last observation."""
+        """Entries with the keys of their methods; the last observation gives the wording."""
         if not self.enabled:
             return []
         groups: dict[tuple[str, ...], list[Observation]] = {}

@@ -1,4 +1,4 @@
-"""What a run has learned: attempts, errors with their fixes, facts; and a digest of them for a prompt.
+"""What a run has learned: attempts, errors with their fixes, and facts; a digest of them for prompts.
 
 Events are only added; everything else is computed from them, so that a resumed run knows as much as before.
 
@@ -34,10 +34,10 @@ class Attempt:
     """A node that was tried. Exactly one of `gain` and `failure` is set."""
 
     node: int
-    """Its number in the tree. The last attempt with a number counts."""
+    """Its number in the tree. A later attempt with the same number replaces the earlier one."""
     parent: int
     method: str
-    """The plan in a sentence."""
+    """The plan in one sentence."""
     hypothesis: str = ""
     gain: float | None = None
     """Speed-up over its parent; over the fastest baseline if it is fresh."""
@@ -46,7 +46,7 @@ class Attempt:
     expected_speedup: float = 0.0
     """Speed-up over its parent, by its author's hypothesis; 0: not stated."""
     is_fresh: bool = False
-    """It has no parent with a time: a new design, or the fix of a failure."""
+    """Whether its parent has no time: it is a new design, or the fix of a failure."""
     ms: float | None = None
     """Its comparable time (records/comparable.py)."""
 
@@ -109,7 +109,7 @@ class RecurringError:
 
 
 class RunMemory:
-    """The events of a run, and what follows from them."""
+    """The events of a run, and what can be computed from them."""
 
     def __init__(self) -> None:
         self._attempts: dict[int, Attempt] = {}
@@ -129,17 +129,17 @@ class RunMemory:
     # --- questions -----------------------------------------------------------------------------------
 
     def attempts_from(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
-        """What was tried from this node, apart from the nodes in `skip`."""
+        """Attempts whose parent is this node, except the nodes in `skip`."""
         attempts = self._attempts.values()
         return _group(a for a in attempts if a.parent == node and a.node not in skip)
 
     def attempts_elsewhere(self, node: int, skip: Collection[int] = ()) -> AttemptGroups:
-        """What was tried from other nodes, apart from the nodes in `skip`."""
+        """Attempts whose parent is another node, except the nodes in `skip`."""
         attempts = self._attempts.values()
         return _group(a for a in attempts if a.parent != node and a.node not in skip)
 
     def errors(self) -> tuple[RecurringError, ...]:
-        """Most frequent first, then latest first."""
+        """Recurring errors: most frequent first, then latest first."""
         fixes = self._fixes()
         by_signature: dict[str, list[NodeError]] = {}
         latest: dict[str, int] = {}
@@ -153,11 +153,11 @@ class RunMemory:
         return tuple(sorted(recurring, key=lambda error: (-error.count, -latest[error.signature])))
 
     def facts(self) -> tuple[Fact, ...]:
-        """Latest first, without duplicates."""
+        """Facts without duplicates, latest first."""
         return tuple(reversed(self._facts.values()))
 
     def _fixes(self) -> dict[str, str]:
-        """Methods by the signature that they fixed; the latest counts."""
+        """By error signature, the method that fixed it last."""
         signatures: defaultdict[int, set[str]] = defaultdict(set)
         for signature, error in self._errors:
             signatures[error.node].add(signature)
@@ -176,10 +176,10 @@ class RunMemory:
                 step, parent = parent, self._attempts.get(parent.parent)
         return fixes
 
-    # --- in words ------------------------------------------------------------------------------------
+    # --- as text -------------------------------------------------------------------------------------
 
     def digest(self, node: int, budget_tokens: int, shown: Collection[int] = ()) -> str:
-        """What is most useful to an author who works on `node`, within a number of tokens; empty if nothing
+        """What is most useful to an author who works on `node`, in at most this many tokens. Empty if nothing
         is known.
 
         `shown`: nodes that the prompt shows elsewhere. Like `node` itself, they are left out.
@@ -224,7 +224,7 @@ def _group(attempts: Iterable[Attempt]) -> AttemptGroups:
 
 
 def _lines(attempts: Iterable[Attempt]) -> list[str]:
-    """One line per method, in the given order, worded like its first attempt; the others are counted."""
+    """One line per method, in the given order: its first attempt, and how many others there were."""
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for attempt in attempts:
         groups.setdefault((method_key(attempt.method), bool(attempt.failure)), []).append(attempt)
@@ -246,7 +246,7 @@ def _attempt_line(group: list[Attempt]) -> str:
 
 
 def _gain_text(attempt: Attempt) -> str:
-    """The gain, over what, and what was expected."""
+    """The measured gain, what it is relative to, and the expected gain."""
     text = f"{attempt.ms:.4f} ms, " if attempt.ms else ""
     text += f"{attempt.gain:.2f}x as fast as " + (
         "the best baseline" if attempt.is_fresh else f"step {attempt.parent}"

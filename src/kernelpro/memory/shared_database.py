@@ -1,8 +1,8 @@
 """A SQLite file that several processes share.
 
 Write-ahead log, synchronized at every commit: commits survive a killed process and a power cut. Writers wait
-for each other. A corrupt file is reported in one line, kept under another name, and replaced by a new one. A
-connection lives for one piece of work, so that threads and forks share nothing.
+for each other. A corrupt file is reported in one line, kept under another name, and replaced by a new one.
+Each piece of work opens its own connection, so that threads and forks share nothing.
 """
 
 from __future__ import annotations

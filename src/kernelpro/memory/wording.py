@@ -1,4 +1,4 @@
-"""Recognizes equal texts: signatures of error messages and keys of methods. Also summarizes plans.
+"""Recognizes texts that mean the same: signatures of error messages, keys of methods. Also summarizes plans.
 
 Signatures and keys drop what differs between two occurrences of the same thing, and keep what identifies it.
 """
@@ -42,7 +42,7 @@ def error_signature(message: str) -> str:
 
 
 def method_key(sentence: str) -> str:
-    """What identifies a method: the stems of its words in alphabetical order; all numbers are equal."""
+    """What identifies a method: the stems of its words in alphabetical order. All numbers count as equal."""
     words = re.findall(r"[a-z]+|\d+", sentence.lower().replace("'", ""))
     return " ".join(sorted({_stem(word) for word in words if not _STOP_WORD.fullmatch(word)}))
 

@@ -46,6 +46,11 @@ class Hardware(Record):
     facts: dict[str, str] = field(default_factory=dict)
     """Properties of the device and versions of its software, in words."""
 
+    @property
+    def capability(self) -> str:
+        """The CUDA compute capability, such as `9.0`; empty if unknown."""
+        return self.facts.get("capability", "")
+
 
 @dataclass(frozen=True)
 class BaselineSeed(Record):

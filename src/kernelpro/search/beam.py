@@ -5,8 +5,8 @@
    round.
 3. The next candidate goes to the member with the fewest candidates in this round; ties go to the faster
    member.
-4. If that member's last settled child failed and has no fix yet, the candidate is that fix, else an
-   improvement.
+4. If that member's last settled child failed and has no fix yet, the candidate is a fix of that child, else
+   an improvement of the member.
 5. If nothing works yet: a fix of the newest failed seed without one, else a seed.
 
 The number of rounds follows from the budget: (budget - seeds) / (width x branch).

@@ -1,4 +1,4 @@
-"""What a policy returns, and how its constants are declared."""
+"""The interface of policies: the choice that they return, and how they declare constants."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ class Policy(Protocol):
 
     @property
     def name(self) -> str:
-        """As the command line names it."""
+        """Its name on the command line."""
         ...
 
     def choose(self, tree: Tree, rng: random.Random) -> Choice:
-        """The next choice. Its parent is never pending or void. There always is one: policies do not give
-        up."""
+        """The next choice, whose parent is never pending or void. A policy always returns one."""
         ...
 
 
@@ -50,13 +49,14 @@ def expand(node: TreeNode) -> Choice:
 
 
 def combination(tree: Tree, node: TreeNode, interval: int, max_ratio: float) -> Choice | None:
-    """A combination instead of an improvement of the node, if it is time for one. The compiler's code takes
-    no part.
+    """A combination instead of an improvement of the node, or None. Compilers' code is never combined.
+
+    A combination is chosen if all of this holds:
 
     1. At least `interval` - 1 improvements were chosen since the last combination. 0: never.
     2. The node takes at most `max_ratio` times as long as the fastest candidate that an author wrote.
-    3. The donor is the fastest candidate of another seed. It is as near, and this node has not borrowed from
-       it yet.
+    3. The donor, the fastest candidate of another seed that an author wrote, meets condition 2 too, and this
+       node has not borrowed from it yet.
     """
     if node.state != "ok" or node.seed <= tree.compiler_seeds or not _is_due(tree, interval):
         return None

@@ -1,8 +1,8 @@
 """Epsilon-greedy over the tree, as in STARK (arXiv 2510.16996).
 
 The score of a node is its time; a failed node scores infinity. A node is closed when it has more than
-`max_failures` children, none pending, and nothing below it works. The root takes part until it has
-`max_seeds` children.
+`max_failures` children, none pending, and nothing below it works. The root can be
+chosen until it has `max_seeds` children.
 
 1. With probability `epsilon` explore: a leaf drawn uniformly among the open ones, those under no closed node.
 2. Otherwise exploit: the fastest open node, the root (at the baseline's time) among them.
@@ -10,8 +10,8 @@ The score of a node is its time; a failed node scores infinity. A node is closed
    the policy never gives up.
 4. A failed node is debugged, the root seeded, any other node improved.
 
-Pending nodes are not leaves and have no score. A leaf with a pending child is not a leaf, so choices made
-meanwhile go elsewhere.
+Pending nodes are not leaves and have no score. A node with a pending child is not a leaf either, so choices
+made meanwhile go elsewhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EpsilonGreedy:
         return SEED if node is None else expand(node)
 
     def is_closed(self, node: TreeNode) -> bool:
-        """Whether everything below the node failed, often enough."""
+        """Whether everything below the node failed, in more than `max_failures` children."""
         return (
             len(node.children) > self.max_failures
             and not node.pending

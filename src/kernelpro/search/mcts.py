@@ -1,5 +1,5 @@
-"""Monte-Carlo tree search with progressive widening, as in KernelPro (arXiv 2606.26453), whose constants are
-unknown.
+"""Monte Carlo tree search with progressive widening, as in the KernelPro paper (arXiv 2606.26453), most of
+whose constants are unknown.
 
 A candidate is built, verified and timed when it is added, so expansion is the evaluation and there are no
 rollouts.
@@ -7,7 +7,7 @@ rollouts.
 1. Seeds first: until authors wrote `seeds` designs, a seed. By default as many as fit the budget:
    1.25 sqrt(candidates), so that small budgets begin to improve the best design early.
 2. Fresh seeds: when `seed_interval` candidates were added since the last seed, and at least half as many as
-   there are seeds. So the number of the root's children, all of which a choice looks at, grows with the
+   there are seeds. Every choice looks at all children of the root; their number therefore grows with the
    square root of the tree.
 3. Otherwise descend from the root. At a node with n settled and pending nodes in its subtree:
    a. Its live children are the pending ones and those that are not closed (below).
@@ -18,7 +18,7 @@ rollouts.
       where m is the number of settled and pending nodes of the child's subtree, p that of the pending ones, B
       the best reward of the tree, and Q = w x best + (1 - w) x mean reward of the child's subtree, w =
       `best_weight`. For a subtree in which nothing works, Q = the parent's reward x
-      `fix_discount`^(failures): a failed child is worth its fix.
+      `fix_discount`^(failures): a failed child is worth what its fix may reach.
 4. A failed node is debugged, the root seeded, any other node improved. Every `combine_interval`-th
    improvement borrows from the fastest candidate of another seed, if both take at most `combine_ratio` times
    as long as the fastest candidate that an author wrote (`choice.combination`).
@@ -28,7 +28,7 @@ Dead ends: a child is closed when
    - it works, and all of its `max_failures` or more descendants failed; or
    - `patience` or more nodes of its subtree leave it slower than its parent (never for a seed). Closing
 compares counts, so a late result opens the branch again. The root is never closed: if all else is closed, the
-choice is a seed. KernelPro reports a task whose first working kernel came after 43 failures in a row.
+choice is a seed. The paper reports a task whose first working kernel came after 43 failures in a row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Mcts:
     """The constants are tuned on simulated tasks (benchmarks/policies.py --tune mcts);
     benchmarks/results/policies.md shows what each part gains."""
     seeds: int = constant(0, 0, 1000)
-    """0: by the budget. KernelPro uses 15 for 75 candidates. The design of the seed decides how far a kernel
+    """0: by the budget. The paper uses 15 for 75 candidates. The design of the seed decides how far a kernel
     can go, but a budget of 8 candidates does best with 4 seeds, one of 20 with 6, one of 75 with 10."""
     seed_interval: int = constant(6, 1, 100000)
     width: float = constant(0.3, 0.1, 100.0)
@@ -69,7 +69,7 @@ class Mcts:
     max_fixes: int = constant(1, 0, 1000)
     max_failures: int = constant(12, 1, 100000)
     patience: int = constant(3, 1, 100000)
-    """A step that made the kernel slower has two more to pay off: some methods pay only together."""
+    """After a step that made the kernel slower, two more may follow: some methods pay off only together."""
     combine_interval: int = constant(8, 0, 100000)
     """0: never. Not tuned: the simulator does not model the value of working code; there, 3 to 12 are within
     2 % of never."""

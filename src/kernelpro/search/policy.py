@@ -40,7 +40,7 @@ def make_policy(name: str, **constants: float) -> Policy:
     range."""
     kind = POLICIES.get(name)
     if kind is None:
-        raise BadInput(f"no search policy is called {name!r}; there are {', '.join(POLICIES)}")
+        raise BadInput(f"unknown search policy {name!r}; choose one of {', '.join(POLICIES)}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key, value in constants.items():
         if key not in fields:

@@ -29,7 +29,8 @@ work but are slower, as most first kernels are (no single-shot model reached 1x 
 MIN_SPAN = math.log(1.25)
 """Smallest log-distance from baseline to floor: with less, 1-2 % of timing noise would look like progress."""
 UNKNOWN_SPAN = math.log(4.0)
-"""The distance if no floor is known: KernelPro's geomeans on KernelBench are 2.4x, 4.7x and 5.3x."""
+"""The log-distance if no floor is known: the KernelPro paper's geomeans on KernelBench are 2.4x, 4.7x,
+5.3x."""
 _GRAIN = 2.0**20
 """Rewards are multiples of 2^-20: sums of up to 2^32 of them are exact, hence the same in any order."""
 
@@ -46,7 +47,7 @@ class TreeNode:
     """Measured time of an ok node."""
     depth: int = 0
     seed: int = 0
-    """The id of the fresh design that it descends from, or is; 0: the root."""
+    """The id of the seed that it descends from or is; 0 for the root."""
     donor: int | None = None
     """The node that a combination borrows from. The combination is not part of its subtree."""
     children: list[int] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Tree:
     def __init__(self, baseline_ms: float, floor_ms: float, compiler_seeds: int = 0, budget: int = 0) -> None:
         """A floor of 0 means that none is known.
 
-        `compiler_seeds`: the first so many seeds are what compilers wrote. `budget`: how many candidates
+        `compiler_seeds`: how many of the first seeds are compilers' code. `budget`: how many candidates
         authors may write; 0: unknown.
         """
         if not (math.isfinite(baseline_ms) and baseline_ms > 0):

@@ -1,4 +1,4 @@
-"""Published kernels as judged: claimed beside measured speed-ups, a row for each kernel."""
+"""Published kernels: claimed and measured speed-ups side by side, one row per kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kernelpro.suites.statistics import geomean
 
 PENDING = "no result yet"
 _MAX_REASON = 160
-"""Characters of a reason in a table; JSON has all of it."""
+"""Characters of a reason in a table; JSON has the whole reason."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""The next problems of a suite are compiled while one is measured: their references, and the designs that
-will race for them."""
+"""Compiles the next problems of a suite while one is measured: references, and designs that will race."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ from kernelpro.pools.pool import Pool
 from kernelpro.records import Candidate, Options, StudyData, Target, Task
 
 _NEXT_PROBLEMS = 4
-"""A reference compiles in seconds, a network in a minute: about as long as some problems are measured."""
+"""Problems to compile ahead. A reference compiles in seconds, a network in a minute:
+as long as it takes to measure a few problems."""
 
 DesignsOf = Callable[[Task, StudyData], tuple[Candidate, ...]]
 """The first designs for a task."""
@@ -26,7 +26,7 @@ class CompileNext:
         problems: Iterable[tuple[Task, Target, Options]],
         designs_of: DesignsOf | None = None,
     ):
-        """`designs_of` writes what will race; None: nothing will."""
+        """`designs_of` writes the designs that will race; None without a race."""
         self._pool, self._designs_of = pool, designs_of
         compiled = [problem for problem in problems if "compile" in problem[2].baselines]
         self._order = list({problem[0].id: problem for problem in compiled}.values())
@@ -35,7 +35,7 @@ class CompileNext:
         self._writer = ThreadPoolExecutor(1)
 
     def after(self, task: Task) -> None:
-        """Compile those that come after a task, which is measured now."""
+        """Compile the problems that come after a task, which is being measured."""
         first = self._positions.get(task.id, len(self._order)) + 1
         for following, target, options in self._order[first : first + _NEXT_PROBLEMS]:
             if following.id not in self._requested:
@@ -43,7 +43,7 @@ class CompileNext:
                 self._pool.compile_ahead(following, target, self._builder(following, target, options))
 
     def _builder(self, task: Task, target: Target, options: Options) -> Callable[[StudyData], None]:
-        """Writes the designs of a task as soon as it has been read, and has them built."""
+        """A callback that writes the designs of a task as soon as its study arrives, and has them built."""
 
         def build(study: StudyData) -> None:
             if self._designs_of:
@@ -56,5 +56,5 @@ class CompileNext:
         return begin
 
     def close(self) -> None:
-        """Write no further designs."""
+        """Stop writing designs."""
         self._writer.shutdown(wait=False, cancel_futures=True)

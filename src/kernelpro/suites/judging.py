@@ -1,4 +1,4 @@
-"""Probes and judgements of a suite: every job without a result goes to the pool, every result to the log."""
+"""Probes and judges a suite: every job without a result goes to the pool, every result to the log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 _MAX_SUBMITTED = 4096
-"""Jobs in the pool at a time: more than the largest pool holds (256 workers, four jobs each), so that it can
-choose among many tasks."""
+"""Jobs in the pool at a time: more than the largest pool runs (256 workers, four jobs each), so that the
+scheduler can choose among many tasks."""
 
 OnStage = Callable[[str, str], None]
 """Called with a problem and the stage it is in."""

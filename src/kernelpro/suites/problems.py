@@ -23,7 +23,7 @@ class Problem:
 
     @property
     def label(self) -> str:
-        """Its level, number and name: `1/3 softmax`."""
+        """Level, number and name: `1/3 softmax`."""
         name = re.sub(r"^\d+_", "", self.task.name)
         return f"{self.level}/{self.number} {name}" if self.level else f"{self.number} {name}"
 
@@ -124,7 +124,7 @@ def parse_ids(text: str) -> list[ProblemRange]:
         match = re.fullmatch(r"(?:(\d+)/)?(\d+)(?:-(\d+))?", part)
         if not match or int(match[3] or match[2]) < int(match[2]):
             raise BadInput(
-                f"--ids {text}: `{part}` is no number or range; use for example 1-20,33 or 1/1-20,2/33"
+                f"--ids {text}: `{part}` is not a number or range; use for example 1-20,33 or 1/1-20,2/33"
             )
         level = int(match[1]) if match[1] else None
         ranges.append(ProblemRange(part, level, range(int(match[2]), int(match[3] or match[2]) + 1)))

@@ -23,7 +23,7 @@ from kernelpro.suites.problems import Problem, select_problems
 
 PREFIX = "kernels:"
 _CLAIM_KEYS = {"eager": "score_default", "compile": "score_torch_compile_default"}
-"""Keys of claims in JSON lines, by what the authors compared with."""
+"""Keys of claimed speed-ups in JSON lines, by the baseline that the authors compared with."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PublishedKernel:
     problem: Problem
     candidate: Candidate
     claimed: dict[str, float] = field(default_factory=dict)
-    """Speed-ups, by what the authors compared with: eager, compile."""
+    """Speed-ups by the baseline that the authors compared with: eager, compile."""
 
 
 def is_published(suite: str) -> bool:

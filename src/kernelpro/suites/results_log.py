@@ -1,7 +1,7 @@
 """The results of a benchmark: `results.jsonl` in its folder, one line per result, flushed to disk at once.
 
 A job is identified by its content (task, candidate, options ...), so a benchmark that is started again runs
-only jobs without a result. The last line of a key counts; the job of a truncated line runs again.
+only jobs without a result. The last line with a key counts; the job of a truncated line runs again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class LoggedResult(Record):
     seconds: float = 0.0
     """Device time."""
     seconds_by_use: dict[str, float] = field(default_factory=dict)
-    """Of a search, the device time by what it was used for: probe, study, candidates, final judging."""
+    """Device time of a search by use: probe, study, candidates, final judging."""
     cost: Cost = field(default_factory=Cost)
-    """Cost of the models."""
+    """Cost of the language models."""
     author: str = ""
     """The author of the kernel that the verdict is about."""
     reason: str = ""
     """Why a search ended without a verdict."""
     no_gain: str = ""
-    """Whose code is the result of a search that found nothing faster than the baselines, in words."""
+    """Set if a search found nothing faster than the baselines: a text that names whose code its result is."""
 
     @property
     def failure(self) -> str:
@@ -96,7 +96,7 @@ class ResultsLog:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise BadInput(
-                f"{self._file.name}: {error.strerror}; results so far are kept; the same command continues"
+                f"{self._file.name}: {error.strerror}; results so far are kept; rerun the command to continue"
             ) from None
 
     def close(self) -> None:

@@ -30,9 +30,9 @@ from kernelpro.suites.results_log import LoggedResult
 from kernelpro.suites.statistics import EnergySummary, Summary, summarize, summarize_energy
 
 FILE = "scoreboard.json"
-"""Its name in the folder of a bench."""
+"""The scoreboard's name in the folder of a benchmark."""
 BEST = "best"
-"""Against the hardest baseline of each problem."""
+"""Name of the comparison with the hardest baseline of each problem."""
 NOT_RUN = "not run"
 """The task itself could not be run."""
 NOT_JUDGED = "not judged"
@@ -89,7 +89,7 @@ class ProblemResult(Record):
     speedup: dict[str, Interval] = field(default_factory=dict)
     """Over each baseline and the hardest of them; empty unless it passed."""
     energy: Energy | None = None
-    """Without the single windows, which are in the results log; None: not requested."""
+    """Without the individual measurement windows, which are in the results log; None: not requested."""
     own_share: float | None = None
     seconds: float = 0.0
     """Device time."""
@@ -233,7 +233,7 @@ def _is_probe(item: LoggedResult) -> bool:
 
 
 def machine_of(result: Result) -> tuple[str, str] | None:
-    """Hardware and torch version of a result; None if it does not tell."""
+    """Hardware and torch version of a result; None if the result does not contain them."""
     if result.verdict and (environment := result.verdict.environment).torch:
         return environment.device or "unknown", environment.torch
     if isinstance(result.data, ProbeData):
@@ -358,7 +358,7 @@ def _energy_remarks(board: Scoreboard) -> list[str]:
         if row.energy and row.energy.unavailable:
             missing.setdefault(row.energy.unavailable, []).append(row.problem)
     return lines + [
-        f"energy not measured of {first_names(names)}: {reason}" for reason, names in missing.items()
+        f"energy not measured for {first_names(names)}: {reason}" for reason, names in missing.items()
     ]
 
 

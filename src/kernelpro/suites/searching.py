@@ -1,5 +1,4 @@
-"""An author on a suite: a run of its own for each problem, in the folder of the benchmark, so that each can
-resume."""
+"""Runs an author on a suite: one run per problem, in the benchmark's folder, so that each can resume."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ async def run_searches(
 
 
 def _designs_of(searches: Sequence[BenchSearch]) -> DesignsOf | None:
-    """Writes the designs that will race, if the author's code may."""
+    """The function that writes the designs that will race; None if designs do not race."""
     config = searches[0].config if searches else None
     if config is None or not config.race or config.models:
         return None
@@ -124,7 +123,7 @@ async def _search(
 
 
 def _no_gain(store: RunStore, winner: Step | None, verdict: Verdict) -> str:
-    """That nothing is faster than the baselines, in words; empty if something is."""
+    """A text that says that nothing is faster than the baselines; empty if something is."""
     facts = store.task_facts()
     if winner is None or facts is None or verdict.faster == "yes":
         return ""

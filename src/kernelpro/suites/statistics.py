@@ -4,12 +4,11 @@ The result of a problem against a baseline is its speedup, or None if no kernel 
 given).
 
     fast_p         share of all problems with a correct kernel that is more than p times as fast; failures
-    count in
-                   the denominator
-    surely_fast_p  the same, counting only speedups whose whole interval is above p geomean        geometric
-    mean of the speedups of correct kernels; failures count in the correct rate instead
+                   count in the denominator
+    surely_fast_p  the same, counting only speedups whose whole confidence interval is above p geomean
+    geometric mean of the speedups of correct kernels; failures count in the correct rate instead
 
-Energies are ratios to a baseline, below 1 is better. Their geomean is over the kernels whose energy was
+Energies are ratios to a baseline: below 1 is better. Their geomean is over the kernels whose energy was
 measured.
 """
 
@@ -63,7 +62,7 @@ def fast_p(speedups: Sequence[float | None], p: float) -> float:
 
 
 def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
-    """Geometric mean of all speedups but None; None if there is none."""
+    """Geometric mean of the speedups that are not None; None if all are."""
     known = [speedup for speedup in speedups if speedup is not None]
     return _mean(known) if known else None
 

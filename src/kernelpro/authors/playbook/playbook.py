@@ -33,6 +33,7 @@ from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
+from kernelpro.authors.playbook.cuda.warpgroup_matmul import WGMMA_CAPABILITY
 from kernelpro.authors.playbook.forms import PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
@@ -40,7 +41,7 @@ from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
-from kernelpro.records import Finding, Graph, Severity, Target
+from kernelpro.records import Finding, Graph, Hardware, Severity, Target
 
 BACKENDS: tuple[Backend, ...] = (cpp.BACKEND, triton.BACKEND, cuda.BACKEND)
 Order = Literal["findings", "fixed", "random"]
@@ -121,7 +122,8 @@ class Playbook(Author):
     def seed_drafts(self, assignment: Assignment) -> list[Draft]:
         """The first seed of each form and language, then the second of each, and so on; last resorts at the
         end. Raises NoProposal, with the reasons, if no backend can write any."""
-        key = assignment.target, assignment.languages, assignment.precision, assignment.task.id
+        capability = assignment.hardware.capability
+        key = assignment.target, assignment.languages, assignment.precision, assignment.task.id, capability
         if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
             self._seeds = assignment.graph, key, self._write_seeds(assignment)
         return self._seeds[2].drafts
@@ -144,6 +146,8 @@ class Playbook(Author):
         interleaved = list(_interleaved_seeds(backends, programs, reasons))
         for form, backend, seed in sorted(interleaved, key=lambda entry: entry[2].is_last_resort):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
+            if not _runs_on(assignment.hardware, seed.design):
+                continue
             design = replace(seed.design, form=form)
             design = replace(design, precision="fp32") if exact else design
             try:
@@ -173,6 +177,7 @@ class Playbook(Author):
         assert assignment.parent
         findings = assignment.findings if self._order == "findings" else ()
         choices = _choices(backend, program, design, findings)
+        choices = [choice for choice in choices if _runs_on(assignment.hardware, choice.design)]
         planned = [(choice.design, self._plan(choice)) for choice in choices]
         drafts = _new_drafts(assignment, program, backend, planned)
         if self._order == "random":
@@ -300,6 +305,11 @@ def _interleaved_seeds(
             except NoProposal as reason:
                 reasons[str(reason)] = None
     return (entry for row in zip_longest(*columns) for entry in row if entry)
+
+
+def _runs_on(hardware: Hardware, design: Design) -> bool:
+    """Whether the device is known to have the instructions that the design asks for."""
+    return not any(stage.wgmma for stage in design.stages) or hardware.capability == WGMMA_CAPABILITY
 
 
 def _has_many_launches(program: Program, backend: Backend) -> bool:

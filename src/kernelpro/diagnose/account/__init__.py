@@ -1,8 +1,8 @@
 """The time account: a call's time, divided into parts that add up to it.
 
-`gpu.py` and `cpu.py` divide the time; `parts.py` has the words. The division rests on how much of a unit's
-peak good kernels reach. It is made for a low and a high value of that as well, and the spread is the
-uncertainty of each part.
+`gpu.py` and `cpu.py` divide the time; `parts.py` describes the parts. The division depends on the share of a
+unit's peak that good kernels reach. It is computed for a low, a usual and a high value of that share; the
+spread is the uncertainty of each part.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _gpu_parts(profile: Profile) -> list[AccountPart]:
     floor = min(profile.floor_ms, kernels_ms)
     for kernel in profile.kernels:
         share = kernel.microseconds / device_us
-        ladders = [
+        divisions = [
             gpu.kernel_parts(profile, kernel, kernels_ms * share, floor * share, attainable)
             for attainable in ATTAINABLE
         ]
         name = display_name(kernel, profile.kernels)
-        for part in dict.fromkeys(part for ladder in ladders for part in ladder):
-            values = [ladder[part] for ladder in ladders]
+        for part in dict.fromkeys(part for division in divisions for part in division):
+            values = [division[part] for division in divisions]
             lines = gpu.part_lines(kernel, part)
             parts.append(AccountPart(part, values[1], min(values), max(values), name, lines))
     return parts

@@ -16,20 +16,20 @@ from kernelpro.records import CpuLoop, CpuProfile, PartKind, Profile
 
 Parts = defaultdict[PartKind, float]
 _NO_WORK: tuple[PartKind, ...] = ("host", "operating_system", "idle_cores", "thread_coordination")
-"""Parts that do nothing of what the task needs."""
+"""Parts that do none of the task's work."""
 NATIVE: tuple[PartKind, ...] = (
     *("math_functions", "scalar_code", "strided_access", "indirect_access", "divisions"),
     *("dependency_chains", "vector_code", "native_code"),
 )
 """Parts of native code that belong to the CPU alone."""
 _SHARED = 1.2
-"""Effective threads from which work is shared at all."""
+"""Effective threads from which threads share the work."""
 _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
 _TAKES_PART = 0.1
-"""CPU time of a thread, in that of the busiest, from which it takes part in a call, if only to wait."""
+"""CPU time of a thread over that of the busiest, from which it takes part in a call, or waits in it."""
 _FAULT_US, _CLEAR_US = 2.0, 1.0
-"""What a page fault costs at most: itself, and clearing 4 KiB. Measured: 1.8 us in all."""
+"""Maximum cost of a page fault: the fault itself, and clearing 4 KiB. Measured: 1.8 us in total."""
 
 
 def call_parts(profile: Profile, cpu: CpuProfile) -> Parts:
@@ -73,11 +73,12 @@ def system_share(cpu: CpuProfile) -> float:
 
 
 def effective_threads(cpu: CpuProfile) -> float | None:
-    """How many threads' work is done at a time; None where calls were not observed.
+    """Mean number of threads that work at a time; None where calls were not observed.
 
-    Work of all threads over that of the busiest, which a core that others share overstates: where one thread
-    takes more times as long as all, that counts, and what the others leave of one thread's work. With a
-    dynamic schedule threads share the work evenly, whatever the machine does besides.
+    It is the work of all threads over that of the busiest. Other load on a core inflates the busiest thread's
+    work, so two other estimates are lower bounds: the speed-up over a call with one thread, and that call's
+    time over the part of it that the other threads leave. With a dynamic schedule, threads share the work
+    evenly, whatever else the machine does.
     """
     run = cpu.dynamic
     if run.effective_threads is None:
@@ -100,7 +101,7 @@ def others_wait(cpu: CpuProfile) -> bool:
 
 
 def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:
-    """Add the time of native code, by the problem of each innermost loop."""
+    """Divide the time of native code by the problem of each innermost loop."""
     shares = defaultdict[PartKind, float](float, {"math_functions": cpu.shares.libm})
     for loop in with_outside_time(cpu):
         shares[_loop_part(loop)] += loop.share
@@ -138,7 +139,7 @@ _COORDINATES = re.compile(
 
 
 def coordination_calls(cpu: CpuProfile) -> list[str]:
-    """Functions of the OpenMP runtime that a loop of the candidate calls: regions, pieces of work, locks."""
+    """Functions of the OpenMP runtime that a loop of the candidate calls: parallel regions, chunks, locks."""
     return sorted(
         {
             name
@@ -153,7 +154,8 @@ def coordination_calls(cpu: CpuProfile) -> list[str]:
 def coordination_share(cpu: CpuProfile) -> float:
     """Share of the threads' time in the OpenMP runtime, where a loop calls it.
 
-    Elsewhere a thread waits for others only at the end of a call, and for other work on the machine.
+    Without such a loop, a thread waits there only at the end of a call, or because of other load on the
+    machine.
     """
     threads = list(cpu.dynamic.samples.threads.values()) if cpu.dynamic.samples else []
     total = sum(sum(states.values()) for states in threads)
@@ -162,7 +164,7 @@ def coordination_share(cpu: CpuProfile) -> float:
 
 
 def _observed(call_ms: float, cpu: CpuProfile) -> Parts:
-    """Without samples: page faults; the rest in proportion to native code, torch operators and neither."""
+    """Without samples: page faults, then native code, torch operators and the rest, in proportion."""
     run = cpu.dynamic
     parts: Parts = defaultdict(float)
     native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0

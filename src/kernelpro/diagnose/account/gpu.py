@@ -1,16 +1,17 @@
 """The time account of a call on a GPU.
 
-A call is kernels, copies, idle gaps and host time. Each kernel's time is a ladder of requirements; each one
-extends the time only beyond those before it:
+A call consists of kernels, copies, idle gaps and host time. The time of each kernel is divided in steps; each
+step adds only the time beyond that of the steps before it:
 
- 1. its share of the floor;
- 2. DRAM, for the bytes that it really moved;
- 3. on-chip memory (L1, L2, shared memory), and the SM's pipes and issue slots, at the utilization that the
-    counters show over what good kernels reach (`attainable`); time that both need is divided between them;
- 4. SMs without work;
- 5. the rest: warps wait, by stall reason.
+ 1. the kernel's share of the floor;
+ 2. DRAM: the time of the bytes that it really moved;
+ 3. on-chip memory (L1, L2, shared memory), and the SM's pipes and issue slots: their measured utilization
+    over
+    the share of the peak that good kernels reach (`attainable`); time that both need is split between them;
+ 4. idle SMs;
+ 5. the rest: warps wait, divided by stall reason.
 
-So the parts of a kernel add up to its time.
+The parts of a kernel therefore add up to its time.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ METRICS = (
     *(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{operation}.sum" for operation in ("ld", "st")),
     *(stall_metric(reason) for reasons in WAITING.values() for reason in reasons),
 )
-"""The counters that an account is made of."""
+"""The counters that the account needs."""
 
 
 def call_parts(profile: Profile) -> tuple[Parts, float]:
@@ -145,7 +146,7 @@ def _add(parts: Parts, ms: float, shares: Mapping[PartKind, float]) -> None:
 
 
 def _dram_ms(profile: Profile, kernel: Kernel, ms: float, attainable: float) -> float:
-    """Time of the bytes that the kernel moved, at the bandwidth of a copy; by utilization where unknown."""
+    """Time of the bytes that the kernel moved, at the bandwidth of a copy; else from the utilization."""
     metrics = kernel.metrics
     if DRAM_READ in metrics and profile.ceilings.bandwidth:
         nbytes = (metrics[DRAM_READ] + metrics.get(DRAM_WRITTEN, 0.0)) * max(1.0, kernel.launches)
@@ -154,7 +155,7 @@ def _dram_ms(profile: Profile, kernel: Kernel, ms: float, attainable: float) -> 
 
 
 def _memory_shares(kernel: Kernel) -> dict[PartKind, float]:
-    """What keeps the on-chip memory busy."""
+    """What keeps the on-chip memory busy: shares by part, which add up to 1."""
     metrics = kernel.metrics
     limit = _DECIDES * metrics.get(MEMORY_THROUGHPUT, 0.0)
     if metrics.get(_SHARED_THROUGHPUT, 0.0) >= limit > 0:
@@ -219,7 +220,7 @@ def _idle_share(kernel: Kernel) -> float:
 
 
 def _waiting_shares(kernel: Kernel) -> dict[PartKind, float]:
-    """What warps wait for, beyond issuing and being ready to."""
+    """What warps wait for, by part. Warps that issue or are eligible to issue do not wait."""
     stalled: dict[PartKind, float] = {
         part: sum(kernel.metrics.get(stall_metric(reason), 0.0) for reason in reasons)
         for part, reasons in WAITING.items()
@@ -228,7 +229,7 @@ def _waiting_shares(kernel: Kernel) -> dict[PartKind, float]:
 
 
 def part_lines(kernel: Kernel, part: PartKind, limit: int = 2) -> tuple[str, ...]:
-    """Source lines to blame for a part: by stall samples, else the first instruction of its kinds."""
+    """Source lines that cause a part: by stall samples, else the first instruction of its kinds."""
     weights: dict[str, float] = defaultdict(float)
     for line in kernel.lines:
         if line.where and (reasons := WAITING.get(part)):

@@ -1,4 +1,4 @@
-"""The time of loops on the CPU: without what they enclose, and with their code elsewhere."""
+"""The time of loops on the CPU: without that of their inner loops, and with that of their code elsewhere."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kernelpro.records import CpuLoop, CpuProfile, Profile
 
 _LoopKey = tuple[str, str, int]
 _MIN_INSIDE = 0.25
-"""Share of a function's time in its innermost loops, from which the rest of it is theirs."""
+"""Share of a function's time in its innermost loops, from which the rest of its time is theirs too."""
 
 _HOT = 0.08
 """Share of the time from which a loop's instructions count."""
 _ISSUED = 0.8
-"""Arithmetic of a vector loop, per second, in that of a matrix product. Measured on two ARM cores: 0.79 to
-0.86 (an exponential, two clamps)."""
+"""Arithmetic rate of a vector loop over that of a matrix product. Measured on two ARM cores: 0.79 to 0.86 (an
+exponential, two clamps)."""
 _AVOIDABLE = ("double", "convert", "integer_division", "atomic")
-"""Kinds of instructions that good code has elsewhere, or not at all."""
+"""Kinds of instructions that good code has outside its hot loops, or not at all."""
 
 
 def without_overlap(loops: Iterable[CpuLoop]) -> tuple[CpuLoop, ...]:
@@ -45,8 +45,8 @@ def without_overlap(loops: Iterable[CpuLoop]) -> tuple[CpuLoop, ...]:
 def with_outside_time(cpu: CpuProfile) -> tuple[CpuLoop, ...]:
     """The loops, each with the time of code that belongs to it and lies elsewhere.
 
-    Compilers move parts of a loop behind its end; and a loop's calls of a function are its work. Where more
-    than three quarters of a function's time lie outside its loops, they are not what takes its time.
+    Compilers move parts of a loop behind its end, and functions that a loop calls do its work. If more than
+    three quarters of a function's time lie outside its loops, that time is not attributed to them.
     """
     loops = without_overlap(cpu.loops)
     if not cpu.sampled:
@@ -92,9 +92,10 @@ def own_calls(loop: CpuLoop) -> tuple[str, ...]:
 def arithmetic_ms(profile: Profile, cpu: CpuProfile) -> float:
     """Time that the arithmetic of the hot loops needs in good vector code, on all cores.
 
-    Each loop handles all outputs once. The longest vector loop needs all its instructions that neither access
-    memory nor branch; of the others, which one pass would include, only the arithmetic counts. Loops in
-    double precision or with divisions are not good code, and reductions combine their sums outside.
+    Each loop is assumed to handle all outputs once. Of the longest vector loop, all instructions count that
+    neither access memory nor branch; of the other loops, which a fused pass would include, only the
+    arithmetic. Loops that store nothing (reductions combine their sums outside) and loops with double
+    precision or divisions (good code avoids both) do not count.
     """
     per_second = _ISSUED * profile.ceilings.rates.get("fp32", 0.0) / (2 * cpu.lanes)
     if not per_second:

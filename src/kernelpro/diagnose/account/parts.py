@@ -1,4 +1,4 @@
-"""The parts of a time account in words: what each one is, how it may be wrong, and what to do about it."""
+"""Texts for the parts of a time account: what each is, how it may be wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from kernelpro.records import AccountPart, PartKind
 
 _MIN_SHARE, _MAX_ROWS, _MAX_PLACES = 0.03, 8, 2
-"""Of a summary: the least share of a part that has a row of its own, the rows, and places in one."""
+"""Limits of a summary: the smallest share with a row of its own, the rows, the source lines per row."""
 
 
 @dataclass(frozen=True)
 class PartText:
-    """The words for one kind of part."""
+    """The texts for one kind of part."""
 
     title: str
     doubt: str
@@ -22,10 +22,10 @@ class PartText:
     """What usually removes it; best first."""
 
 
-_UTILIZATION = "rests on the share of the unit's peak that good kernels reach (80 to 95 %)"
-_MIX = "counts instructions of the hot code, and each as one issue slot"
-_STALLS = "divides the waiting time by stall reason; reasons hide behind each other"
-_SAMPLES = "rests on samples of the program counter"
+_UTILIZATION = "assumes that good kernels reach 80 to 95 % of the unit's peak"
+_MIX = "counts the instructions of the hot code, each as one issue slot"
+_STALLS = "divides the waiting time by stall reason; removing one reason can expose another"
+_SAMPLES = "estimated from samples of the program counter"
 _OVERLAP = (
     "keep more loads in flight: several independent 16-byte loads per thread before the first use",
     "overlap loads with the work on the data before them: double buffering, cp.async, TMA",
@@ -33,25 +33,27 @@ _OVERLAP = (
 )
 
 PARTS: dict[PartKind, PartText] = {
-    "floor": PartText("the floor", "rests on the measured ceilings of the device, known to a few percent"),
+    "floor": PartText(
+        "the floor", "follows from the measured ceilings of the device, known to a few percent"
+    ),
     "host": PartText(
         "host: Python, launches, synchronization",
-        "on a GPU, idle time at the ends of a call; a busy host adds to it",
+        "on a GPU, idle time before and after a call's kernels; other load on the host adds to it",
         ("make fewer launches: fuse kernels, or capture them in a CUDA graph",),
     ),
     "gaps": PartText(
-        "the device idles between kernels",
-        "tracing can stretch gaps; only as much as an untraced call leaves is counted",
+        "device idle between kernels",
+        "tracing can stretch gaps; they are limited to the idle time of an untraced call",
         ("fuse neighboring kernels", "capture the call in a CUDA graph"),
     ),
     "copies": PartText(
         "copies and memsets",
         "measured under tracing",
-        ("leave data where it is: no copies between host and device, no clones",),
+        ("leave data where it is: no copies between host and device, and no clones",),
     ),
     "dram_traffic": PartText(
-        "DRAM bytes beyond the task's least",
-        "write-backs of the cache of earlier work can be counted here",
+        "DRAM traffic beyond the task's minimum",
+        "can include cache write-backs of earlier work",
         ("move each byte once: fuse passes, keep tiles on chip, use full sectors",),
     ),
     "cache_traffic": PartText(
@@ -63,7 +65,7 @@ PARTS: dict[PartKind, PartText] = {
         ),
     ),
     "wasted_sectors": PartText(
-        "bytes of sectors that no thread uses",
+        "unused bytes of fetched sectors",
         _UTILIZATION,
         ("let neighboring threads access neighboring addresses; transpose through shared memory",),
     ),
@@ -76,7 +78,7 @@ PARTS: dict[PartKind, PartText] = {
         ),
     ),
     "bank_conflicts": PartText(
-        "bank conflicts of shared memory",
+        "shared memory bank conflicts",
         _UTILIZATION,
         ("pad rows of shared memory by one element, or swizzle the index",),
     ),
@@ -94,7 +96,8 @@ PARTS: dict[PartKind, PartText] = {
         "integer and address instructions",
         _MIX,
         (
-            "let each thread handle 16 contiguous bytes per access: addresses and tests are then shared",
+            "let each thread handle 16 contiguous bytes per access, which share one address and one bounds "
+            "check",
             "take rows and columns from the grid, hoist loop-invariant terms, use 32-bit indices",
         ),
     ),
@@ -130,33 +133,33 @@ PARTS: dict[PartKind, PartText] = {
         ("let each thread reduce its own values first, then exchange once per warp",),
     ),
     "synchronization": PartText(
-        "barriers and fences, as instructions",
+        "barrier and fence instructions",
         _MIX,
         ("reduce within a warp with shuffles: one barrier for the block instead of one per level",),
     ),
     "control_flow": PartText("branches and calls", _MIX, ("unroll short loops; remove tests from them",)),
     "inactive_lanes": PartText(
-        "lanes that are switched off",
-        "counts predicated-off lanes of all instructions",
+        "inactive lanes (divergence, predication)",
+        "counts the inactive lanes of all instructions",
         ("give all 32 lanes of a warp the same path and a share of the work",),
     ),
     "instructions": PartText(
         "other instructions",
-        "the kernel was not disassembled, or its instructions have no kind",
+        "the kernel was not disassembled, or its instructions belong to no kind",
     ),
     "idle_sms": PartText(
-        "SMs without work",
+        "idle SMs",
         "an average over the SMs and the kernel's time",
         ("start more, smaller blocks, or a persistent grid that divides the work evenly",),
     ),
-    "waiting_for_memory": PartText("warps wait for global memory", _STALLS, _OVERLAP),
+    "waiting_for_memory": PartText("warps wait for global memory (long scoreboard)", _STALLS, _OVERLAP),
     "waiting_for_memory_queue": PartText(
-        "warps wait for the queue of global memory",
+        "warps wait for the global memory queue (LG throttle)",
         _STALLS,
         ("use fewer, wider accesses",),
     ),
     "waiting_for_shared_memory": PartText(
-        "warps wait for shared memory, shuffles and special functions",
+        "warps wait for shared memory, shuffles, special functions (short scoreboard, MIO)",
         _STALLS,
         ("exchange less often, and interleave independent rows",),
     ),
@@ -169,23 +172,25 @@ PARTS: dict[PartKind, PartText] = {
             "do more work between barriers: larger steps, double buffering, named barriers",
         ),
     ),
-    "waiting_at_fences": PartText("warps wait at memory fences", _STALLS, ("use fewer or weaker fences",)),
+    "waiting_at_fences": PartText(
+        "warps wait at memory fences (membar)", _STALLS, ("use fewer or weaker fences",)
+    ),
     "waiting_for_pipes": PartText(
-        "warps wait for a busy pipe",
+        "warps wait for a busy math pipe (math pipe throttle)",
         _STALLS,
         ("interleave instructions of different pipes",),
     ),
     "waiting_for_results": PartText(
-        "warps wait for results of their own instructions",
+        "warps wait for fixed-latency dependencies (wait)",
         _STALLS,
-        ("give each thread several independent chains: unroll, more accumulators",),
+        ("give each thread several independent dependency chains: unroll, more accumulators",),
     ),
     "waiting_for_instructions": PartText(
-        "warps wait for instructions to be fetched",
+        "warps wait for instruction fetch (no instruction)",
         _STALLS,
         ("unroll less, so that the hot loop fits the instruction cache",),
     ),
-    "waiting_for_stores": PartText("warps wait for their last stores", _STALLS, ("store earlier",)),
+    "waiting_for_stores": PartText("warps wait for their last stores (drain)", _STALLS, ("store earlier",)),
     "waiting": PartText("warps wait", "no stall reasons were counted", _OVERLAP),
     "not_counted": PartText(
         "above the floor, without counters",
@@ -199,21 +204,21 @@ PARTS: dict[PartKind, PartText] = {
     ),
     "operating_system": PartText(
         "the operating system: page faults",
-        "system time over CPU time of the calls",
+        "system time as a share of the CPU time of the calls",
         ("allocate buffers once and reuse them",),
     ),
     "idle_cores": PartText(
-        "cores without work",
-        "compares the work of the busiest thread with that of all",
+        "idle cores",
+        "compares the busiest thread's work with that of all threads",
         ("parallelize the outer loop with OpenMP, in equal parts",),
     ),
     "thread_coordination": PartText(
-        "threads that start, wait and lock (OpenMP)",
-        "time of the busiest thread in the OpenMP runtime; other work on the machine adds to it",
+        "OpenMP overhead: starting threads, waiting, locks",
+        "time of the busiest thread in the OpenMP runtime; other load on the machine adds to it",
         ("enter one parallel region around all loops, with few large pieces of work",),
     ),
     "math_functions": PartText(
-        "calls of libm, one number at a time",
+        "scalar calls of libm",
         _SAMPLES,
         ("use a vectorized inline implementation",),
     ),
@@ -225,7 +230,7 @@ PARTS: dict[PartKind, PartText] = {
     "strided_access": PartText(
         "loops with strided accesses",
         _SAMPLES,
-        ("swap the loops, so that the inner one walks contiguous memory; else work in blocks",),
+        ("swap the loops, so that the inner one reads contiguous memory; else block the loops",),
     ),
     "indirect_access": PartText(
         "loops that access memory through an index table",
@@ -240,7 +245,7 @@ PARTS: dict[PartKind, PartText] = {
     ),
     "vector_code": PartText(
         "vector loops, beyond the floor",
-        f"{_SAMPLES}; arithmetic and cache misses are not told apart",
+        f"{_SAMPLES}; arithmetic and cache misses cannot be distinguished",
         (
             "do less arithmetic per element, or pass over the data fewer times",
             "prefetch, and keep several independent rows in flight",

@@ -16,12 +16,12 @@ BUSY = 0.3
 STALLED = 0.4
 """Share of warp cycles in stalls that queued atomics cause."""
 SERIAL = 0.2
-"""Share of the kernel's time that its atomics would take at one per cycle, from which a queue is
+"""Share of the kernel's time that its atomics would take at one per cycle, from which contention is
 plausible."""
 _STALLS = ("lg_throttle", "long_scoreboard", "drain", "membar")
 _UNPROVEN_GAIN = 0.1
 _LEFT = 1 / 32
-"""What is left of the atomics where each warp reduces first; blocks leave less."""
+"""Share of the atomics that remains if each warp reduces first; reducing in the block leaves less."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -43,13 +43,13 @@ def _from_counters(context: DiagnosticContext) -> Match | None:
     count = f"{requests / 1e6:.1f} million" if requests >= 1e6 else f"{requests:.0f}"
     return Match(
         evidence=(
-            Evidence("atomic requests of warps", requests),
+            Evidence("warp-level atomic requests", requests),
             percent("utilization of the busiest L2 atomic unit", utilization, BUSY),
             percent("warp cycles stalled on memory queues", stalled, STALLED),
         ),
-        cause=f"{count} warp-wide atomics contend in L2, which serializes updates of one address",
+        cause=f"{count} warp-wide atomics contend in L2, which serializes updates of the same address",
         saved_share=(1 - _LEFT) * contention,
-        basis=f"contention takes {contention:.0%} of the time; reducing in warps first leaves one of 32 "
+        basis=f"contention takes {contention:.0%} of the time; reducing in each warp first leaves 1 of 32 "
         "atomics",
         where=context.hottest_line(*_STALLS) or context.line_of("atomic"),
     )
@@ -86,9 +86,9 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"the busiest L2 atomic unit is {BUSY:.0%} utilized or more; or warps stall {STALLED:.0%} of "
     f"their cycles on memory queues while the atomics, at one per cycle, would take {SERIAL:.0%} of the "
-    "time; without counters, a suspicion: atomics in an innermost loop, or in each of very many threads",
+    "time; without counters, a heuristic: atomics in an innermost loop, or in each of very many threads",
     remedy="reduce in registers, warp and block first; one atomic per block",
-    gain_basis="31 of 32 parts of the time that contention takes: a warp reduces first",
+    gain_basis="31/32 of the time that contention takes, if each warp reduces first",
     advice=(
         "reduce first: in registers, within the warp (shuffles), within the block (shared memory); one "
         "atomic per block",

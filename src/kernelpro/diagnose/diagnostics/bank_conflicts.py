@@ -12,12 +12,12 @@ from kernelpro.records import Evidence
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 UTILIZATION = f"{WAVEFRONTS}.pct_of_peak_sustained_elapsed"
 SHARE = 0.25
-"""Of the wavefronts: the counter also sees arbitration with other traffic, about 1 % in conflict-free
+"""Share of the wavefronts. The counter includes arbitration with other traffic, about 1 % in conflict-free
 kernels."""
 MATTERS = 0.15
 """Utilization of shared memory, or stalls on it, below which conflicts cost nothing."""
 _UNPADDED = 4096
-"""Bytes of 32 rows of 32 words: a padded tile is no multiple of it."""
+"""Bytes of 32 rows of 32 words; the size of a padded tile is not a multiple of it."""
 _STALLS = ("short_scoreboard", "mio_throttle")
 
 
@@ -63,7 +63,8 @@ def _suspect(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(slowdown.evidence, Evidence("shared memory per block", size, None, "bytes")),
         cause=f"data goes through an unpadded tile of {size} bytes (rows of 32 words), and the kernel takes "
-        f"{slowdown.factor:.1f}x the time of its bytes: columns of the tile may share a bank (no counters)",
+        f"{slowdown.factor:.1f}x the minimum DRAM time of the task's bytes: accesses by column may conflict "
+        "in one bank (no counters)",
         saved_share=UNPROVEN_GAIN,
         basis=slowdown.basis,
         where=context.line_of("shared_load"),
@@ -76,10 +77,10 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"bank conflicts cause {SHARE:.0%} of the shared memory wavefronts, and shared memory is "
-    f"utilized, or warps stall on it, {MATTERS:.0%} of the time; without counters, a suspicion: data goes "
-    f"through an unpadded tile, and the kernel takes {SUSPICIOUS:g}x the time of its bytes, unexplained",
+    f"utilized, or warps stall on it, {MATTERS:.0%} of the time; without counters, a heuristic: data goes "
+    f"through an unpadded tile, and the kernel takes {SUSPICIOUS:g}x its minimum DRAM time, unexplained",
     remedy="pad or swizzle shared memory tiles",
-    gain_basis="the share of wavefronts that are conflicts, times the share of the time that shared memory "
+    gain_basis="the share of wavefronts that conflicts cause, times the share of the time that shared memory "
     "takes",
     advice=(
         "pad the rows of the tile by one element (tile[32][33]), or by 16 bytes for vector loads",

@@ -10,9 +10,9 @@ from kernelpro.diagnose.hot_code import MATRIX
 from kernelpro.records import Evidence, KernelLoop, PartKind
 
 SHARE = 0.25
-"""Of warp cycles: a healthy row-wise softmax with two block reductions spends 19 %."""
+"""Share of warp cycles. A healthy row-wise softmax with two block reductions spends 19 % at barriers."""
 AVOIDABLE = 0.8
-"""What fewer barriers save; some waiting stays as long as warps exchange data."""
+"""Share of the stalls that fewer barriers save; some waiting remains as long as warps exchange data."""
 _MIN_SAVED = 0.04
 TREE = 12
 """Instructions per barrier in an innermost loop, below which only the exchange lies between barriers: a
@@ -61,9 +61,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence.append(Evidence("instructions per barrier in the loop", round(distance), TREE))
         evidence.append(percent("warp cycles stalled on shared memory", exchange))
         cause += (
-            f", and {exchange:.0%} in the exchange between barriers, one every {distance:.0f} instructions"
+            f", and {exchange:.0%} on shared memory between barriers, one of which is executed every "
+            f"{distance:.0f} instructions"
         )
-        basis += f" and of the {exchange:.0%} in the shared memory exchange between them"
+        basis += f" and of the {exchange:.0%} stalled on shared memory between them"
     return Match(
         evidence=tuple(evidence),
         cause=cause,
@@ -95,7 +96,7 @@ def _busy_exchange(context: DiagnosticContext, distance: float) -> Match | None:
 
 
 def _waits_for_wgmma(context: DiagnosticContext) -> bool:
-    """Whether the stalls are warpgroups that wait for their own wgmma, which the device counts as barriers.
+    """Whether warpgroups wait for their own wgmma, which the device counts as stalls at barriers.
 
     Warps of a wgmma loop synchronize for each product, without __syncthreads(): 39 % of their cycles in a
     product that keeps the tensor cores 90 % busy.
@@ -152,9 +153,9 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"warps stall {SHARE:.0%} of their cycles at barriers, and no unit is saturated, except shared "
-    f"memory in a loop with a barrier every {TREE} instructions; or such a loop, and {SHARE:.0%} of the time "
-    "in barriers and the exchange between them; without counters, a suspicion: an innermost "
-    f"loop with a barrier every {DENSE} instructions",
+    f"memory in a loop with a barrier every {TREE} instructions; or in such a loop, barriers and the "
+    f"exchange between them take {SHARE:.0%} of the time; without counters, a heuristic: an innermost loop "
+    f"with a barrier every {DENSE} instructions",
     remedy="fewer barriers: warp-level reductions, larger steps, double buffering",
     gain_basis=f"{AVOIDABLE:.0%} of the stalls at barriers (and in the exchange between them), until a unit "
     "saturates",

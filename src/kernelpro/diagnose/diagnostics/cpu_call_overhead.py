@@ -7,10 +7,10 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuRun, Evidence
 
 MIN_SHARE = 0.15
-"""Of the time in the interpreter. A native call costs some microseconds around it, negligible in a call of
+"""Share of the time in the interpreter. Calling native code costs a few microseconds, negligible in a call of
 milliseconds."""
 _ONE_CALL = 1.5
-"""Native calls per call, below which there is one."""
+"""Native calls per call, below which there is a single one."""
 _NO_SPEEDUP = 0.9
 """Time with all threads over time with one, above which the other threads are hardly worth waking."""
 
@@ -32,7 +32,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         raise MissingData("samples of where time goes")
     calls, outside = run.native_calls, 1 - shares.native - shares.libm
     if calls and calls < _ONE_CALL and run.call_ms is not None and run.native_ms is not None:
-        # longer on a busy machine; with many calls, their arguments' conversion is in native_ms
+        # Samples overstate it on a busy machine. With many calls, native_ms includes argument conversion.
         around = (run.call_ms - run.native_ms) / context.profile.time_ms
         outside = min(outside, max(0.0, around))
     if min(shares.host, outside) < MIN_SHARE:
@@ -46,8 +46,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if calls == 0:
         return Match(
             evidence=evidence,
-            cause=f"Python takes {shares.host:.0%} of the time between torch operators; the candidate has no "
-            "native code",
+            cause=f"Python takes {shares.host:.0%} of the time, between torch operators; the candidate has "
+            "no native code",
             saved_share=shares.host,
             basis=f"torch operators take {1 - shares.host:.0%} of the time and remain",
             advice=_WITHOUT_NATIVE,
@@ -93,7 +93,7 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"at least {MIN_SHARE:.0%} of the samples are in the interpreter and its extension modules",
     remedy="one native call for all the work; less Python around it and no more threads than help",
-    gain_basis="all time outside native code; without native code, the interpreter's",
+    gain_basis="all time outside native code; without native code, the time in the interpreter",
     claims=(
         "host",
         "torch_operators",

@@ -8,7 +8,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 _THROUGH_MEMORY = 3.0
-"""How many times longer an addition to memory takes than one to a register: store, forward, load."""
+"""Latency of an addition to memory (store, forward, load) over that of an addition to a register."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -54,7 +54,7 @@ DIAGNOSTIC = Diagnostic(
     trigger="a tenth of the time in loops that accumulate, in scalar code, into at most two registers, or "
     "that add the lanes of a vector one after the other",
     remedy="partial sums, by hand or with #pragma omp simd reduction",
-    gain_basis="the loops' share of the time, divided by the floats per vector",
+    gain_basis="the loops' time shrinks to 1 / (floats per vector)",
     claims=(
         "dependency_chains",
         "scalar_code",

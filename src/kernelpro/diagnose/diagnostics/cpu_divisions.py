@@ -7,10 +7,10 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 _FLOAT_COST, _INTEGER_COST = 14.0, 60.0
-"""In simple instructions: a vector division starts every 5 to 10 cycles, a 64-bit integer one every 10 to
-40, at 1 to 3 instructions per cycle for the rest."""
+"""Cost in simple instructions, of which 1 to 3 run per cycle: a vector division starts every 5 to 10 cycles,
+a 64-bit integer division every 10 to 40."""
 _OVERLAP = 0.8
-"""Share of the shorter that the divider and the other units spend at the same time."""
+"""Share of the shorter of both times in which the divider and the other units work at the same time."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -30,13 +30,14 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(
             percent("time in loops with avoidable divisions", loops.share, MIN_SHARE),
-            Evidence("such divisions per iteration of the hot loop", fixed + integer, 0),
+            Evidence("avoidable divisions per iteration of the hot loop", fixed + integer, 0),
             Evidence("instructions per iteration", loops.worst.instructions),
         ),
         cause=f"divisions in the hot loop: {' and '.join(kinds)}; each costs {_FLOAT_COST:g} to "
         f"{_INTEGER_COST:g} simple instructions",
         saved_share=saved,
-        basis=f"divisions take about {saved / loops.share:.0%} of loops with {loops.share:.0%} of the time",
+        basis=f"divisions take about {saved / loops.share:.0%} of these loops, which take {loops.share:.0%} "
+        "of the time",
         where=loops.worst.where,
         advice=tuple(advice),
     )
@@ -58,7 +59,7 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger="loops with at least a tenth of the time divide by a loop-invariant register, or divide integers",
     remedy="multiply by a precomputed reciprocal; nested loops instead of remainders",
-    gain_basis="the divisions' share of the loop, by their cost in instructions, which other instructions "
-    "partly hide",
+    gain_basis="the divisions' share of the loop, by their cost in instructions, partly hidden by other "
+    "instructions",
     claims=("divisions", "vector_code", "scalar_code"),
 )

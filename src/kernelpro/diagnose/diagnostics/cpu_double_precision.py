@@ -7,7 +7,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 _DENSE = 0.2
-"""Share of a loop's instructions: below it a double here and there (a total, a counter) costs little."""
+"""Share of a loop's instructions: fewer (for a total, a counter) cost little."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -20,8 +20,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("double-precision instructions in the hot loop", loops.worst.count("double"), 0),
             Evidence("conversions between float and double", loops.worst.count("convert"), 0),
         ),
-        cause="the loop computes in double although the task is float: half the numbers per vector, and "
-        "conversions on both ends",
+        cause="the loop computes in double although the task is float: a vector holds half as many numbers, "
+        "and values are converted at both ends",
         saved_share=loops.weighted(lambda loop: _saved(loop, context.cpu.lanes)),
         basis=f"{loops.share:.0%} of the time is in such loops; float halves their arithmetic and removes "
         "the conversions",

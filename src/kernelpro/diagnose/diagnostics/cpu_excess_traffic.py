@@ -18,7 +18,8 @@ MIN_PASS_SHARE = 0.05
 _INTERPRETED = 0.15
 _COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
 _COPIED = 0.1
-"""Share of a call in copies of tensors, from which its page faults are theirs: their memory is fresh."""
+"""Share of a call in copies of tensors, from which its page faults are attributed to them: they allocate
+memory."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -44,7 +45,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("passes over the data", len(weights), 1),
             percent("time of the longest pass", max(weights)),
-            Evidence("time over the time of the least bytes", context.headroom, FAR, "x"),
+            Evidence("call time over the floor", context.headroom, FAR, "x"),
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
@@ -57,7 +58,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _copied_share(cpu: CpuProfile) -> float:
-    """Share of a call in the torch operator that copies a tensor; several are a chain of their own."""
+    """Share of a call in the torch operator that copies a tensor; 0 if there are several, which form a
+    chain."""
     run = cpu.dynamic
     copies = [operator for operator in run.operators or () if _COPIES.fullmatch(operator.name)]
     if not run.best_ms or sum(operator.count for operator in copies) != 1:
@@ -68,7 +70,7 @@ def _copied_share(cpu: CpuProfile) -> float:
 def _with_called(cpu: CpuProfile) -> list[Sweep]:
     """The sweeps, with the functions that their loops call and that have no loop of their own.
 
-    Where several sweeps call the same function, they share its time.
+    If several sweeps call the same function, they share its time.
     """
     own = {sweep.function for sweep in cpu.sweeps}
     called = {function.name: function.share for function in cpu.functions if function.name not in own}
@@ -109,7 +111,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"two or more separate outermost loops (or torch operators) with at least {MIN_PASS_SHARE:.0%} "
     f"of the time each, and a call over {FAR:g}x its floor, unless arithmetic bounds the task",
     remedy="fuse the passes; work on rows or blocks that stay in cache",
-    gain_basis="the longest pass remains, without its page faults",
+    gain_basis="the time outside the longest pass, and the page faults",
     advice=(
         "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
         "keep intermediates in registers or in a small buffer per thread",

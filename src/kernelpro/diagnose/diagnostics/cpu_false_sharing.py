@@ -56,7 +56,7 @@ def _updates_neighbors(loop: CpuLoop, inflation: float) -> bool:
 
 
 def _without_atomics(loop: CpuLoop, lanes: int) -> float:
-    """What is left of a loop with private sums: the compiler can then also vectorize it."""
+    """Share of a loop's time that remains with private sums: the compiler can then also vectorize it."""
     return loop.instructions / (loop.instructions + _ATOMIC_COST * loop.count("atomic")) / lanes
 
 

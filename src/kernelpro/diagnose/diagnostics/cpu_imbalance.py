@@ -24,13 +24,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("effective threads", effective, BALANCED * cores),
             Evidence("work of the busiest thread", work[0], unit="ms per call"),
-            Evidence("work of the next", work[1] if len(work) > 1 else 0.0, unit="ms per call"),
+            Evidence("work of the next thread", work[1] if len(work) > 1 else 0.0, unit="ms per call"),
         ),
         cause=f"{cores} cores do the work of {effective:.1f}: the busiest thread works {work[0]:.2f} ms per "
-        "call, others wait",
+        "call, and the others wait for it",
         saved_share=(1 - interpreter) * (1 - effective / cores),
-        basis=f"evenly distributed, the work of {effective:.2f} threads takes {effective / cores:.0%} of the "
-        "busiest thread's time",
+        basis=f"evenly distributed over all cores, the work takes {effective / cores:.0%} of the busiest "
+        "thread's time",
         where=next((loop.where for loop in cpu.loops if loop.parallel), ""),
     )
 
@@ -43,7 +43,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"effective threads (work of all threads over that of the busiest) between {SINGLE:g} and "
     f"{BALANCED:.0%} of the cores; or less, if a second thread waits in the hot loop's parallel region",
     remedy="dynamic scheduling, chunks of equal work, no serial parts",
-    gain_basis="the call shrinks to the mean thread's work",
+    gain_basis="the time of native code shrinks to the mean work per core",
     advice=(
         "for rows of different cost use schedule(dynamic, 16), or chunks of equal work instead of equal "
         "count",

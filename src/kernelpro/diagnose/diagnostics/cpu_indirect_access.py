@@ -7,8 +7,8 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import CpuLoop, Evidence
 
 _SLOWER = 0.875
-"""Time of a loop through a table that stays in cache over that of a contiguous one, for each float of a
-vector: measured 2.9x for a sum and 4x for a map with four floats, 5x to 8x with eight."""
+"""Time of a loop through an index table in cache over that of a contiguous loop, per float of a vector.
+Measured: 2.9x for a sum and 4x for a map with four floats, 5x to 8x with eight."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -19,13 +19,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(
             percent("time in loops that access memory through an index", loops.share, MIN_SHARE),
-            Evidence("such accesses per iteration of the hot loop", loops.worst.indirect, 0),
+            Evidence("indirect accesses per iteration of the hot loop", loops.worst.indirect, 0),
             Evidence("instructions per iteration", loops.worst.instructions),
         ),
-        cause="the hot loop loads an index for each element: single accesses all over the memory instead of "
-        "contiguous vectors",
+        cause="the hot loop loads an index for each element: it makes scattered single accesses instead of "
+        "contiguous vector accesses",
         saved_share=loops.share * (1 - 1 / slower),
-        basis=f"{loops.share:.0%} of the time is in such loops; contiguous ones take about 1/{slower:.1f} "
+        basis=f"{loops.share:.0%} of the time is in such loops; contiguous loops take about 1/{slower:.1f} "
         "of it",
         where=loops.worst.where,
     )
@@ -44,9 +44,9 @@ DIAGNOSTIC = Diagnostic(
     trigger="loops with at least a tenth of the time whose accesses take their address from an index that "
     "the loop loads (sums by index excepted)",
     remedy="contiguous inner loops: permute the data once, or loop over rows of the gathered dimension",
-    gain_basis="what contiguous loops took in place of such ones",
+    gain_basis="the loops' time beyond that of contiguous loops",
     advice=(
-        "apply the permutation once (to the parameters, or to a row in a small buffer), and walk "
+        "apply the permutation once (to the parameters, or to a row in a small buffer), and access "
         "contiguous memory in the inner loop",
         "where the index selects rows, keep it in the outer loop and copy or compute whole rows",
         "sort or block the indices, so that neighbors share cache lines",

@@ -23,7 +23,7 @@ _LONGER = 1.6
 """Time of a branch-free vector function over that of a fast scalar call (expf: 7 ns on an ARM core)."""
 _FAST = re.compile(r"(exp2?|log2?|pow|sin|cos)f?")
 _SLOW = 3.5
-"""Time of the other functions of glibc, in calls of a fast one (tanhf: 32 ns)."""
+"""Time of glibc's other functions over that of a fast one (tanhf: 32 ns)."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -42,11 +42,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             percent("time in loops that call libm, and in libm", share, MIN_SHARE),
             percent("time in libm alone", in_libm),
         ),
-        cause=f"every element calls {', '.join(names)}: one number at a time, and the call prevents "
+        cause=f"every element calls {', '.join(names)}: one value at a time, and the call prevents "
         "vectorization",
         saved_share=share * (1 - longer / lanes),
-        basis=f"{share:.0%} of the time goes with the calls; vector code computes {lanes} floats in "
-        f"{longer:.1f}x the time of one",
+        basis=f"the calls and their loops take {share:.0%} of the time; vector code computes {lanes} floats "
+        f"in {longer:.1f}x the time of one call",
         where=loops[0].where,
         advice=(
             *_advice_by_name(names),
@@ -81,6 +81,6 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger="a hot loop calls a scalar libm function, and calls and loop take at least a tenth of the time",
     remedy="inline functions that vectorize, the processor's own instructions, or fewer calls",
-    gain_basis="the time of the calls and of their loops, divided by the floats per vector",
+    gain_basis="the time of the calls and of their loops, less that of vector code for the same floats",
     claims=("math_functions", "native_code"),
 )

@@ -6,7 +6,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Bound, Evidence
 
 NEAR = 1.2
-"""Times the floor. Most kernels do not come closer to a copy, with which the bandwidth is measured."""
+"""Call time over the floor. Most kernels come no closer to a copy, with which the bandwidth is measured."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -20,13 +20,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     achieved = nbytes / (1e-3 * profile.time_ms)
     return Match(
         evidence=(
-            Evidence("least bytes over the time", achieved / 1e9, bandwidth / 1e9 / NEAR, "GB/s"),
+            Evidence("minimum bytes over the call time", achieved / 1e9, bandwidth / 1e9 / NEAR, "GB/s"),
             Evidence("bandwidth of a copy", bandwidth / 1e9, unit="GB/s"),
         ),
         cause=f"{nbytes / 2**20:.0f} MiB in {profile.time_ms:.2f} ms are {achieved / bandwidth:.0%} of a "
         "copy's bandwidth",
         saved_share=max(0.0, 1 - least / profile.time_ms),
-        basis="down to the least bytes over the bandwidth of a copy",
+        basis="the time of the minimum bytes at the bandwidth of a copy remains",
         to_floor=True,
     )
 
@@ -36,14 +36,14 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cpu",
     analyze=_analyze,
-    trigger=f"the call takes less than {NEAR:g}x its least bytes over the measured bandwidth, and no matrix "
-    "product bounds it",
+    trigger=f"the call takes less than {NEAR:g}x the time of its minimum bytes at the measured bandwidth, "
+    "and no matrix product bounds it",
     remedy="fewer bytes; the code is as fast as memory",
-    gain_basis="what is left up to the bandwidth of a copy",
+    gain_basis="the time beyond that of the minimum bytes at the bandwidth of a copy",
     advice=(
         "move fewer bytes: a narrower type, fusion with the operator before or after",
-        "use non-temporal stores, which avoid reading the output before writing it, where the compiler does "
-        "not",
+        "use non-temporal stores, which avoid reading the output before writing it, unless the compiler "
+        "already does",
     ),
     bounds=frozenset({Bound.MEMORY, Bound.MIXED}),
     claims=(

@@ -7,9 +7,9 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Evidence
 
 _MIN_BYTES = 1 << 20
-"""Of fresh memory per call: less does not slow it down, since a fault takes about half a microsecond."""
+"""Fresh memory per call: less does not matter, since a fault takes about half a microsecond."""
 MIN_SHARE = 0.08
-"""Of CPU time in the operating system."""
+"""Share of the CPU time in the operating system."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -44,9 +44,10 @@ DIAGNOSTIC = Diagnostic(
     target="cpu",
     analyze=_analyze,
     trigger=(
-        f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the kernel"
+        f"page faults for at least 1 MiB per call, and at least {MIN_SHARE:.0%} of the CPU time in the "
+        "operating system"
     ),
-    remedy="reuse memory between calls, or need none",
+    remedy="reuse memory between calls, or avoid temporaries",
     gain_basis="the operating system's share of the CPU time, at most 3 us per page",
     advice=(
         "avoid large temporaries: keep a row or a block in a buffer per thread",

@@ -1,4 +1,4 @@
-"""Parallel overhead: a loop starts parallel regions, fetches small pieces of work, or takes locks."""
+"""Parallel overhead: a loop opens parallel regions, fetches small chunks of work, or takes locks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Evidence
 
 MIN_SHARE = 0.04
-"""Of the threads' time in the OpenMP runtime."""
+"""Share of the threads' time in the OpenMP runtime."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
     "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
 )
 _PIECES = (
-    "use schedule(static), or larger pieces: schedule(dynamic, 16) rows and more",
+    "use schedule(static), or larger chunks: schedule(dynamic, 16) rows or more",
     "distribute rows instead of blocks of a few elements",
 )
 _LOCKS = (
@@ -33,21 +33,21 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     elif any("parallel" in name or "fork" in name for name in names):
         cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
     else:
-        cause, advice = "threads fetch small pieces of work, each through the OpenMP runtime", _PIECES
+        cause, advice = "threads fetch small chunks of work, each through the OpenMP runtime", _PIECES
     effective = effective_threads(cpu) or float(cpu.cores)
     left = (1 - waiting) * effective / cpu.cores
-    if not all("next" in name for name in names):  # waiting for other threads is longer on a busy machine
+    if not all("next" in name for name in names):  # other load on the machine lengthens the waits
         work = sum(thread.work_ms for thread in run.threads)
         left = max(left, min(1.0, work / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
             percent("time of all threads in the OpenMP runtime", waiting, MIN_SHARE),
             Evidence("effective threads", effective, cpu.cores),
-            *(() if run.alone_ms is None else (Evidence("a call with one thread", run.alone_ms, unit="ms"),)),
+            *(() if run.alone_ms is None else (Evidence("call with one thread", run.alone_ms, unit="ms"),)),
         ),
         cause=f"{cause} ({', '.join(names[:2])})",
         saved_share=1 - left,
-        basis=f"without waiting and evenly distributed, {left:.0%} of the time is left",
+        basis=f"without waiting and evenly distributed, {left:.0%} of the time remains",
         where=next((loop.where for loop in cpu.loops if loop.parallel), ""),
         advice=advice,
     )
@@ -58,9 +58,9 @@ DIAGNOSTIC = Diagnostic(
     level="system",
     target="cpu",
     analyze=_analyze,
-    trigger="a loop calls the OpenMP runtime (a parallel region, the next piece of a dynamic schedule, a "
+    trigger="a loop calls the OpenMP runtime (a parallel region, the next chunk of a dynamic schedule, a "
     f"lock), in which threads spend at least {MIN_SHARE:.0%} of their time",
-    remedy="one parallel region with large pieces of work and private sums",
+    remedy="one parallel region with large chunks of work and private sums",
     gain_basis="the waiting and the idle cores; the threads' work remains",
     claims=("thread_coordination", "idle_cores"),
 )

@@ -1,4 +1,4 @@
-"""Repeated passes over each row: the later loops find it in cache, and memory idles meanwhile."""
+"""Repeated passes over each row: later loops find the row in cache, and memory idles meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Bound, CpuLoop, CpuProfile, Evidence
 
 _SAVED = 1 / 3
-"""Of the time beside the longest pass. Fusing three passes over the rows of two layer norms into two, with
-the next row prefetched, gave 1.21x and 1.25x on two ARM cores, where this predicts 1.21x and 1.18x;
+"""Saved share of the time outside the longest pass. Fusing three passes over the rows of two layer norms into
+two, with the next row prefetched, gave 1.21x and 1.25x on two ARM cores, where this predicts 1.21x and 1.18x;
 prefetching alone 1.06x to 1.17x, where it predicts 1.13x."""
 _PREFETCH = (
     "prefetch the next row (__builtin_prefetch, line by line) in the last loop over this one, to "
@@ -35,13 +35,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     return Match(
         evidence=(
             Evidence("vector loops over each row", len(passes), 2 if prefetches else 1),
-            percent("time in all of them but the longest", beside),
-            Evidence("least bytes over the time", achieved, required, "GB/s"),
+            percent("time in all these loops but the longest", beside),
+            Evidence("minimum bytes over the call time", achieved, required, "GB/s"),
         ),
         cause=f"{len(passes)} loops pass over each row ({places}): all but the first find it in cache, and "
-        f"memory idles meanwhile; the call takes {context.headroom:.1f}x the time of its bytes",
+        f"memory idles meanwhile; the call takes {context.headroom:.1f}x its floor",
         saved_share=_SAVED * beside,
-        basis=f"a third of the {beside:.0%} of the time beside the longest loop, as measured on layer norms",
+        basis=f"a third of the {beside:.0%} of the time outside the longest loop, as measured on layer norms",
         where=passes[0].where,
         advice=(
             "fuse loops: accumulate values and their squares (shifted by a number near the mean) in one pass",
@@ -88,7 +88,7 @@ DIAGNOSTIC = Diagnostic(
     f"{MIN_PASS_SHARE:.0%} of the time each, in a call over {FAR:g}x its floor whose class is memory or "
     "mixed",
     remedy="fewer loops over a row, and the next row prefetched during the last of them",
-    gain_basis="a third of the time beside the longest of the loops",
+    gain_basis="a third of the time outside the longest of the loops",
     bounds=_BOUNDS,
     claims=(
         "vector_code",

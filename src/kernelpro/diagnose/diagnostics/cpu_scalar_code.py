@@ -9,7 +9,7 @@ from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import CpuLoop, Evidence
 
 _CALL = 1.6
-"""How many times longer a scalar loop takes with a call of a small function than without."""
+"""Time of a scalar loop with a call of a small function over that without the call."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -32,14 +32,14 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"the hot loop is not vectorized, 1 instead of {lanes} floats at a time: {reasons}",
         saved_share=loops.weighted(lambda loop: 1 - 1 / lanes) + _saved_calls(context, lanes),
-        basis=f"{loops.share:.0%} of the time is in scalar loops; {lanes} floats at once leave 1/{lanes} of "
-        "it",
+        basis=f"{loops.share:.0%} of the time is in scalar loops; with {lanes} floats at a time, 1/{lanes} "
+        "of it remains",
         where=loops.worst.where,
     )
 
 
 def _saved_calls(context: DiagnosticContext, lanes: int) -> float:
-    """What goes beyond that with the calls: of the loops' own time, not of the functions that they call."""
+    """Share saved in addition by inlining: of the loops' own time, not of the functions that they call."""
     own = hot_loops(context, lambda loop: _is_scalar(loop) and own_calls(loop), whole=False)
     return own.share / lanes * (1 - 1 / _CALL) if own else 0.0
 
@@ -67,7 +67,7 @@ DIAGNOSTIC = Diagnostic(
     trigger="at least a tenth of the time is in innermost loops with scalar floating-point arithmetic only, "
     "and no other diagnostic (calls, divisions, sums, strides, updates in memory) explains why",
     remedy="remove what prevents vectorization, as the compiler reports it, with the line",
-    gain_basis="the loops' share of the time, divided by the floats per vector",
+    gain_basis="the loops' time shrinks to 1 / (floats per vector)",
     advice=(
         "remove what the compiler reports: an early exit, a branch with a store, a call, pointers without "
         "__restrict__",

@@ -7,7 +7,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Evidence
 
 SINGLE = 1.05
-"""Effective threads up to which the others only help (allocation, a short prologue)."""
+"""Effective threads up to which other threads do no real work (allocation, a short prologue)."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -43,7 +43,7 @@ DIAGNOSTIC = Diagnostic(
     "waiting) on two or more cores, some of it in the candidate's native code, and no second thread in a "
     "parallel region around the hot loop",
     remedy="OpenMP over the outermost independent loop",
-    gain_basis="the time in native code, divided by the number of cores",
+    gain_basis="the time of native code shrinks to 1 / cores",
     advice=(
         "put #pragma omp parallel for schedule(static) over the outermost loop of independent rows",
         "where there is only one long row, split it and combine the parts at the end",

@@ -11,11 +11,11 @@ _LINE = 64
 
 
 _LOAD, _STORE = 0.68, 1.9
-"""Cost of strided bytes in a transposition, in contiguous ones and for each float of a vector: the next rows
-stay in cache for a while."""
+"""Cost of a strided byte in a transposition over that of a contiguous one, per float of a vector: the next
+rows stay in cache for a while."""
 _SCALAR = 0.375
-"""What contiguous accesses gain beyond fewer bytes, for each float of a vector: vectors, prefetching, fewer
-misses of the TLB."""
+"""Gain of contiguous accesses beyond that of fewer bytes, per float of a vector: vectors, prefetching, fewer
+TLB misses."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -28,7 +28,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             percent("time in loops with strided accesses", loops.share, MIN_SHARE),
             Evidence("strided accesses per iteration of the hot loop", worst.strided, 0),
-            Evidence("contiguous accesses in it", worst.streamed),
+            Evidence("contiguous accesses per iteration", worst.streamed),
             *(
                 ()
                 if misses is None
@@ -40,7 +40,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         "cannot use vector loads",
         saved_share=loops.weighted(lambda loop: 1 - 1 / _speedup(loop, context.cpu.lanes)),
         basis=f"{loops.share:.0%} of the time is in these loops, which move {_waste(worst):.1f}x the bytes "
-        "that they use" + ("; part of them stays in cache" if _transposes(worst) else ""),
+        "that they use" + ("; part of these bytes stays in cache" if _transposes(worst) else ""),
         where=worst.where,
     )
 
@@ -56,12 +56,13 @@ def _waste(loop: CpuLoop) -> float:
 
 
 def _transposes(loop: CpuLoop) -> bool:
-    """Whether the loop writes while one side is contiguous: another loop order strides through the other."""
+    """Whether the loop transposes: it stores, and one side is contiguous; another loop order strides on the
+    other."""
     return loop.streamed > 2 * loop.updates and loop.count("store") > 0
 
 
 def _speedup(loop: CpuLoop, lanes: int) -> float:
-    """How many times faster the loop is with another order, or in tiles.
+    """Speed-up of the loop with another loop order, or in tiles.
 
     Measured on two ARM cores: a copy in column order took 37x the time in row order, a column sum 22x; a
     transposition took 1.4x to 1.7x the time in tiles with strided loads and 3.4x to 4.4x with strided stores,
@@ -80,7 +81,7 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cpu",
     analyze=_analyze,
-    trigger="loops with at least a tenth of the time that access single numbers with a stride of 1 KiB or "
+    trigger="loops with at least a tenth of the time that access single values with a stride of 1 KiB or "
     "more, or with a stride in a register, or gather with such strides",
     remedy="loop order along rows, tiles, packing",
     gain_basis="cache lines moved (64 bytes per strided access) shrink to the bytes used",

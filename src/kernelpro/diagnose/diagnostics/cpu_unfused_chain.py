@@ -19,7 +19,7 @@ _REDUCTION = re.compile(
     r"|native_\w*norm\w*"
 )
 _COPY = re.compile(r"clone|copy_?|_to_copy")
-"""Operators of which nothing is left where the next step reads what they copy."""
+"""Operators that disappear if the next step reads what they copy."""
 MIN_SAVED = 0.05
 _REUSED_BYTES = 32 << 20
 """glibc reuses smaller blocks; larger ones return to the operating system."""
@@ -37,9 +37,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     total = sum(operator.ms for operator in chain)
     computing = [operator for operator in chain if not _COPY.fullmatch(operator.name)]
     fused = min(total, max((operator.ms / operator.count for operator in computing), default=0.0))
-    if context.work.written_bytes < _REUSED_BYTES:  # the output of one pass is the memory of the last call
+    if context.work.written_bytes < _REUSED_BYTES:  # the output reuses the memory of the last call
         fused *= 1 - system_share(context.cpu)
-    call = max(call, sum(operator.ms for operator in operators))  # measured apart: other work may slow either
+    call = max(call, sum(operator.ms for operator in operators))  # measured apart: other load may slow either
     outside = max(0.0, call - sum(operator.ms for operator in operators))
     released = min(outside, call * system_share(context.cpu)) * (count - 1) / count
     share = (total - fused + released) / call
@@ -50,12 +50,12 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("element-wise and reduction operators in a call", count, 2),
             percent("their share of a call", total / call, MIN_SAVED),
-            Evidence("the longest of them", fused, unit="ms"),
+            Evidence("longest pass", fused, unit="ms"),
         ),
         cause=f"{count} torch operators ({names}) exchange intermediates through memory: {total:.3f} ms, "
-        f"where one fused pass takes about {fused:.3f}",
+        f"where one fused pass would take about {fused:.3f}",
         saved_share=share,
-        basis=f"one pass ({fused:.3f} ms, as the longest of them without page faults) instead of {count} "
+        basis=f"one pass ({fused:.3f} ms, the longest without page faults) instead of {count} "
         f"({total:.3f} ms) in a call of {call:.3f} ms"
         + (f", and {released:.3f} ms to release their memory" if released >= MIN_SAVED * call else ""),
     )
@@ -66,10 +66,10 @@ DIAGNOSTIC = Diagnostic(
     level="system",
     target="cpu",
     analyze=_analyze,
-    trigger="two element-wise or reduction operators of torch or more, of which fusion would save "
+    trigger="two or more element-wise or reduction operators of torch, whose fusion would save "
     f"{MIN_SAVED:.0%} of a call",
     remedy="one native function, intermediates in registers or in cache",
-    gain_basis="all passes but the longest, and page faults outside them",
+    gain_basis="the time of all passes but the longest, and of page faults outside them",
     advice=(
         "fuse the chain into one native function (C++): a row or a block at a time, intermediates in "
         "registers or cache",

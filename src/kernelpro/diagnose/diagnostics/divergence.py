@@ -25,19 +25,21 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     idle = 1 - working / lanes
     headroom = max(0.0, 1 - context.metric(MEMORY_THROUGHPUT) / 100 / ATTAINABLE)
     reason = (
-        "branches and loops of different length diverge"
+        "it diverges at branches or in loops of different length"
         if active < MIN_ACTIVE
-        else "predicates disable lanes"
+        else "predicates switch lanes off"
     )
     return Match(
         evidence=(
-            Evidence("active threads per instruction, of 32", round(active, 1), MIN_ACTIVE),
-            Evidence("threads predicated on per instruction, of 32", round(working, 1), MIN_PREDICATED_ON),
+            Evidence("active threads per warp instruction, of 32", round(active, 1), MIN_ACTIVE),
+            Evidence(
+                "threads not predicated off per warp instruction, of 32", round(working, 1), MIN_PREDICATED_ON
+            ),
         ),
-        cause=f"only {working:.0f} of a warp's {lanes} threads do work in an instruction: {reason}",
+        cause=f"on average only {working:.0f} of a warp's {lanes} threads execute an instruction: {reason}",
         saved_share=min(idle, headroom),
-        basis=f"{idle:.0%} of the lanes are idle; full warps need as many fewer instructions"
-        + (", until memory limits" if headroom < idle else ""),
+        basis=f"{idle:.0%} of the lanes are idle; full warps need {idle:.0%} fewer instructions"
+        + (", until memory becomes the bottleneck" if headroom < idle else ""),
         where=context.hottest_line("branch_resolving", "wait", "selected") or context.line_of("branch"),
     )
 
@@ -48,9 +50,11 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"on average fewer than {MIN_ACTIVE:g} of 32 threads are active in an instruction, or fewer than "
-    f"{MIN_PREDICATED_ON:g} predicated on (not in kernels in which one elected thread drives TMA or wgmma)",
+    f"{MIN_PREDICATED_ON:g} not predicated off (kernels in which one elected thread drives TMA or wgmma are "
+    "exempt)",
     remedy="warp-uniform branches; work binned by kind and length",
-    gain_basis="the share of idle lanes: full warps need as many fewer instructions, until memory limits",
+    gain_basis="the share of idle lanes, by which full warps need fewer instructions, until memory becomes "
+    "the bottleneck",
     advice=(
         "make branches warp-uniform: branch on the warp or block index instead of the thread index",
         "sort or bin the work, so that neighboring threads have work of the same kind and length",

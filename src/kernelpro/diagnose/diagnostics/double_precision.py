@@ -30,7 +30,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence.append(Evidence("FP64 pipe utilization", utilization, 5, "%"))
     return Match(
         evidence=tuple(evidence),
-        cause=f"{doubles:.0f} FP64 instructions, at 1/{slowdown:g} of the FP32 rate, in a float32 task",
+        cause=f"{doubles:.0f} FP64 instructions in the hot code, at 1/{slowdown:g} of the FP32 rate, "
+        "although the task is not float64",
         saved_share=share,
         basis=f"in FP32 the SM pipes would need {share:.0%} less time",
         where=context.line_of("fp64"),
@@ -51,8 +52,8 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"at least {STRAY_DOUBLES:.0%} FP64 instructions in the hot code of a task that is not float64",
     remedy="float literals, float functions, float accumulators",
-    gain_basis="busiest pipe with and without FP64 and its conversions, or the FP64 pipe utilization times "
-    "what FP32 saves of it",
+    gain_basis="time of the busiest pipe with and without FP64 and its conversions, or the FP64 pipe "
+    "utilization times the share of it that FP32 saves",
     metrics=(FP64,),
     claims=(
         "double_precision",

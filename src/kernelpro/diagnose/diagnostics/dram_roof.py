@@ -9,7 +9,7 @@ from kernelpro.diagnose.traffic import dram_bandwidth, required_bytes
 from kernelpro.records import Evidence
 
 SATURATED = 0.85
-"""Of the bandwidth of a large copy on the same device."""
+"""Share of the bandwidth that a large copy reaches on the same device."""
 DOMINANT = 0.95
 """Share of a call from which the task's bytes can be attributed to one kernel."""
 
@@ -24,7 +24,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         caveat = ""
     elif kernel.share >= DOMINANT:
         moved, seconds = required_bytes(context), 1e-6 * kernel.microseconds
-        caveat = " (from the task's least bytes; no counters)"
+        caveat = " (from the task's minimum bytes; no counters)"
     else:
         return None
     peak = dram_bandwidth(context)
@@ -36,9 +36,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("DRAM bandwidth", round(moved / seconds / 1e12, 2), round(peak / 1e12, 2), "TB/s"),
         ),
         cause=f"the kernel runs at {achieved:.0%} of the bandwidth of a large copy on this device{caveat}: "
-        "tuning instructions no longer helps",
+        "tuning instructions no longer helps, only moving fewer bytes does",
         saved_share=max(0.0, 1 - achieved),
-        basis=f"{1 - min(1.0, achieved):.0%} is left up to the bandwidth of a copy",
+        basis=f"{1 - min(1.0, achieved):.0%} of the bandwidth of a large copy is left",
     )
 
 
@@ -49,10 +49,10 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"the kernel reaches {SATURATED:.0%} of the bandwidth that a large copy has on the device",
     remedy="fewer bytes: fusion, smaller types; else stop here",
-    gain_basis="what is left up to the bandwidth of a copy",
+    gain_basis="the share of a large copy's bandwidth that is left",
     advice=(
         "move fewer bytes: fuse with neighboring operators, use a smaller type where the task allows",
-        "leave this kernel as it is: little is left",
+        "leave this kernel as it is: little is left to gain",
     ),
     bounds=KERNEL_BOUNDS,
     metrics=(DRAM_THROUGHPUT, DRAM_READ, DRAM_WRITTEN),

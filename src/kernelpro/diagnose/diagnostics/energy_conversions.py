@@ -25,13 +25,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("conversions in the hot code", round(100 * hot.share("convert"), 1), 100 * USUAL, "%"),
             Evidence(
-                "of which loading and storing need", round(hot.count("convert") - surplus["convert"]), None
+                "conversions that loads and stores need", round(hot.count("convert") - surplus["convert"])
             ),
         ),
-        cause=f"{surplus['convert']:.0f} of {hot.instructions:.0f} hot instructions convert values that are "
-        "converted back",
+        cause=f"{surplus['convert']:.0f} of {hot.instructions:.0f} instructions in the hot code are "
+        "conversions that loads and stores do not need",
         saved_share=share,
-        basis="the energy of the surplus conversions and of their shifts",
+        basis="the energy of the surplus conversions and of the shifts that convert from bfloat16",
         where=context.line_of("convert"),
     )
 

@@ -13,7 +13,7 @@ from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence, InstructionKind
 
 CHEAP = 8
-"""Instructions that a function of the special-function unit needs around it."""
+"""Instructions around a special-function instruction in the cheapest form of a function."""
 _ACCURATE = 24
 """Additional instructions of an accurate function: expf 8, a division 10, tanhf and powf 20 to 40."""
 _IEEE = 8
@@ -69,7 +69,7 @@ _CHEAPER_FORMS = (
 """A pattern in the source, and the cheaper form in CUDA and in Triton, most expensive first: accurate to a
 few ulp of float32, for tanh, erf and log by absolute error."""
 _APPROXIMATE_TANH = (r"\btanhf?\s*\(", "tanh: tanh.approx.f32, one instruction, accurate to 11 bits")
-"""For 16-bit tasks."""
+"""A form that is accurate enough for 16-bit tasks only."""
 _HALF = re.compile(r"bfloat16|float16|\bhalf\b")
 
 
@@ -105,11 +105,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     cheaper = "; ".join(_cheaper_forms(source)[:3])
     return Match(
         evidence=(evidence, Evidence("hot instructions", round(hot.instructions))),
-        cause=f"{doubles or functions:.0f} {instructions} take {share:.0%} of the kernel's energy more than "
-        "cheaper forms would",
+        cause=f"{doubles or functions:.0f} {instructions} in the hot code: cheaper forms would save "
+        f"{share:.0%} of the kernel's energy",
         saved_share=share,
-        basis="instructions that cheaper forms do not need; doubles and special functions cost three times "
-        "an ordinary one",
+        basis="energy of the instructions that cheaper forms do not need; an FP64 or special-function "
+        "instruction is estimated to cost three ordinary ones",
         where=context.line_of("fp64" if doubles else "special"),
         advice=(
             first + (f": {cheaper}" if cheaper else ""),
@@ -131,7 +131,7 @@ def _surplus_math(hot: HotCode, functions: float) -> dict[InstructionKind, float
 
 
 def _cheaper_forms(source: str) -> list[str]:
-    """Cheaper forms of what the source contains, in its language."""
+    """Cheaper forms of the functions in the source, in its language."""
     language, code = (1 if _is_triton(source) else 0), _device_code(source)
     forms = [forms[language] for pattern, *forms in _CHEAPER_FORMS if re.search(pattern, code)]
     if _HALF.search(source) and re.search(_APPROXIMATE_TANH[0], code):
@@ -140,7 +140,7 @@ def _cheaper_forms(source: str) -> list[str]:
 
 
 def _device_code(source: str) -> str:
-    """The kernels without comments (where a slash is no division); the whole source if there is none."""
+    """The kernels without comments, whose slashes are no divisions; the whole source if it has no kernel."""
     if _is_triton(source):
         return _jit_functions(source) or re.sub(r"#[^\n]*", "", source)
     code = re.sub(r"//[^\n]*|/\*.*?\*/|#[^\n]*", "", source, flags=re.S)

@@ -9,7 +9,7 @@ from kernelpro.diagnose.traffic import dram_bytes, excess_traffic
 from kernelpro.records import Evidence
 
 FACTOR = 1.1
-"""Of the least bytes: halos, statistics and partial cache lines stay below."""
+"""Moved over minimum bytes: halos, statistics and partial cache lines stay below."""
 MIN_SAVED = 0.03
 
 
@@ -26,10 +26,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("DRAM traffic of a call", traffic.moved, traffic.required, "B"),
             percent("share of the kernel's energy in DRAM traffic", energy.share(energy.dram)),
         ),
-        cause=f"{excess / 1e6:.0f} MB of DRAM traffic exceed what the task needs, whether or not their time "
-        "is hidden",
+        cause=f"the kernel moves {excess / 1e6:.0f} MB more through DRAM than the task needs, which costs "
+        "energy even where the time is hidden",
         saved_share=share,
-        basis=f"{DRAM_PJ + L2_PJ:.0f} pJ per unnecessary byte, of the kernel's energy",
+        basis=f"{DRAM_PJ + L2_PJ:.0f} pJ per unnecessary byte, as a share of the kernel's energy",
     )
 
 
@@ -38,7 +38,7 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and the excess "
+    trigger=f"the kernels of a call move {FACTOR}x the task's minimum bytes through DRAM, and the excess "
     f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="one pass over the inputs; fusion; intermediates in 16 bits; tile order",
     gain_basis="the energy of the unnecessary bytes, in DRAM and L2",

@@ -13,9 +13,9 @@ PREDICATED_ON = "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio"
 MIN_PREDICATED_ON = 20.0
 """Threads of 32: healthy softmax and GELU kernels have 24 to 26."""
 REPEATED = 8.0
-"""Times the task's own arithmetic: scans, reductions and comparisons of good kernels stay below."""
+"""Executed over required arithmetic: scans, reductions and comparisons of good kernels stay below."""
 _WARP_SHARE = 0.6
-"""Of an instruction's energy that an inactive lane does not save: fetch, decode and scheduling are per
+"""Share of an instruction's energy that inactive lanes do not save: fetch, decode and scheduling are per
 warp."""
 MIN_SAVED = 0.05
 
@@ -28,7 +28,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     idle = 0.0
     if working < MIN_PREDICATED_ON:
         idle = energy.share(energy.instructions * (1 - working / lanes) * (1 - _WARP_SHARE))
-    # A multiply-add counts as one operation, so nothing is overstated.
+    # A multiply-add counts as one operation, so the factor is never overstated.
     operations = warp_instructions(context) * working * hot.share("fma32", "half")
     required = context.work.vector_flops + context.work.matrix_flops
     factor = operations / required if required else 0.0
@@ -58,12 +58,14 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         )
     return Match(
         evidence=(
-            Evidence("threads predicated on per instruction, of 32", round(working, 1), MIN_PREDICATED_ON),
-            Evidence("arithmetic over the task's own", round(factor, 1), REPEATED, "x"),
+            Evidence(
+                "threads not predicated off per warp instruction, of 32", round(working, 1), MIN_PREDICATED_ON
+            ),
+            Evidence("arithmetic over the task's minimum", round(factor, 1), REPEATED, "x"),
         ),
         cause=cause,
         saved_share=share,
-        basis="the energy of the instructions that full warps, or values computed once, do not need",
+        basis="energy of the instructions that full warps, or computing each value once, would not need",
         where=context.line_of("fma32" if repeated >= idle else "branch"),
         advice=advice,
     )
@@ -95,7 +97,7 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"fewer than {MIN_PREDICATED_ON:g} of 32 threads predicated on, {REPEATED:g}x the task's "
+    trigger=f"fewer than {MIN_PREDICATED_ON:g} of 32 threads not predicated off, {REPEATED:g}x the task's "
     f"arithmetic, or tensor cores in a task without products, at {MIN_SAVED:.0%} of the kernel's energy or "
     "more",
     remedy="fewer, fuller warps; shared values computed once",

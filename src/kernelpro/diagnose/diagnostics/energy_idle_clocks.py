@@ -10,7 +10,7 @@ from kernelpro.records import Bound, Evidence
 MIN_IDLE = 0.1
 """Share of a call."""
 FULL_CLOCK = 0.8
-"""Of the maximum SM clock: below, the driver has already lowered the clock."""
+"""Share of the maximum SM clock. Below, the driver has already lowered the clock."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:

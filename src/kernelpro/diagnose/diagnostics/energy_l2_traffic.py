@@ -9,10 +9,10 @@ from kernelpro.diagnose.traffic import dram_bytes, required_bytes
 from kernelpro.records import Evidence
 
 REPEATED = 2.5
-"""Times the bytes that the task needs: one pass needs 1, a second pass over cached rows 2."""
+"""Moved over required bytes: one pass needs 1, a second pass over cached rows 2."""
 _AVOIDABLE = 0.25
-"""Of the repetitions: tiles twice as long in one direction, or two blocks that share loads, halve one
-operand's."""
+"""Share of the repeated reads: tiles twice as long in one direction, or two blocks that share loads, halve
+the reads of one operand."""
 MIN_SAVED = 0.03
 
 
@@ -27,10 +27,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("bytes between L2 and the SMs in a call", moved, required, "B"),
             percent("share of the kernel's energy in L2 traffic", energy.share(energy.l2)),
         ),
-        cause=f"each byte of the task moves from L2 to the SMs {moved / required:.1f} times: data is reused "
-        "in L2 and not in the SM",
+        cause=f"each byte of the task moves between L2 and the SMs {moved / required:.1f} times: data is "
+        "reused in L2 instead of in the SM",
         saved_share=share,
-        basis=f"{L2_PJ:.0f} pJ per byte, and a quarter of the repetitions is avoidable: half of one "
+        basis=f"{L2_PJ:.0f} pJ per byte; about a quarter of the repeated bytes is avoidable, half of one "
         "operand's",
     )
 
@@ -40,7 +40,7 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"the SMs request {REPEATED}x the bytes of the task from L2, and a quarter of the repetitions "
+    trigger=f"the SMs move {REPEATED}x the task's bytes to and from L2, and a quarter of the repeated bytes "
     f"takes {MIN_SAVED:.0%} of the kernel's energy",
     remedy="larger tiles, multicast in clusters, reuse in registers and shared memory",
     gain_basis="the energy of a quarter of the repeated bytes",

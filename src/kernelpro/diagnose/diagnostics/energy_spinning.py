@@ -10,10 +10,10 @@ from kernelpro.records import Evidence, KernelLoop
 
 BRANCHES, EXECUTED = "smsp__inst_executed_op_branch.sum", "smsp__inst_executed.sum"
 _MIN_DIFFERENCE = 0.1
-"""By how much branches must be more frequent than in the work, so that the counts separate both."""
+"""Minimum difference of the share of branches between the polling loop and other code."""
 _MIN_SAMPLES = 0.05
-"""Share of the samples at its line, where lines were sampled: with fewer, the branches are not this
-loop's."""
+"""Share of the stall samples at the loop's line, if lines were sampled: with fewer, the counted branches
+belong to other code."""
 MIN_SAVED = 0.05
 
 
@@ -30,9 +30,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             percent("instructions that only poll", part),
             Evidence("instructions per poll", loop.instructions),
         ),
-        cause=f"{part:.0%} of all instructions are executed by warps that spin on a flag",
+        cause=f"{part:.0%} of the executed instructions come from warps that spin on a flag",
         saved_share=share,
-        basis="the energy of the polling instructions; their number follows from the executed branches",
+        basis="the energy of the polling instructions, estimated from the share of branches",
         where=loop.where,
     )
 
@@ -43,7 +43,7 @@ def _is_sampled(context: DiagnosticContext, loop: KernelLoop) -> bool:
 
 
 def _polling_share(context: DiagnosticContext, loop: KernelLoop) -> float:
-    """Share of the executed instructions; polling has a higher share of branches than work."""
+    """Share of the executed instructions that poll: polling has a higher share of branches."""
     executed = context.metric(EXECUTED)
     total = context.metric(BRANCHES) / executed if executed else 0.0
     polling, work = loop.count("branch") / loop.instructions, hot_code(context).share("branch")

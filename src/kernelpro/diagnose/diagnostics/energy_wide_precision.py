@@ -10,11 +10,11 @@ from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence
 
 MIN_FMA_SHARE = 0.3
-"""Of the hot code, from which the multiply-adds are the products."""
+"""Share of the hot code from which multiply-adds are assumed to be the matrix products."""
 _TENSOR_ENERGY = 0.1
-"""Of the same products on tensor cores: 789 TFLOP/s at 700 W against 51 at about 400."""
+"""Energy on tensor cores over that on the FMA pipe: 789 TFLOP/s at 700 W, against 51 at about 400 W."""
 _HALF_ENERGY = 0.5
-"""Of bfloat16 against TF32: twice the rate on the same units."""
+"""Energy of bfloat16 products over that of TF32: twice the rate on the same units."""
 MIN_SAVED = 0.03
 
 
@@ -54,7 +54,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=cause,
         saved_share=share,
-        basis="the energy of the products now, less that of the narrower unit",
+        basis="the energy of the products now, minus that on the narrower unit",
         where=context.line_of("fma32"),
         advice=advice,
     )

@@ -10,14 +10,14 @@ from kernelpro.diagnose.traffic import excess_traffic
 from kernelpro.records import Evidence
 
 FACTOR = 1.3
-"""Of the least bytes: halos, statistics and partial cache lines of good kernels stay below."""
+"""Moved over minimum bytes: halos, statistics and partial cache lines of good kernels stay below."""
 DRAM_SHARE = 0.5
 """DRAM must take at least half of the time, else fewer bytes change little."""
 PASSES = 3
 """Loops with loads from which several passes are likely: one pass has two, the unrolled loop and its
 remainder."""
 MIN_KERNEL_SHARE = 0.2
-"""Of the call's traffic."""
+"""Share of the call's traffic."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -56,8 +56,8 @@ def _suspect(context: DiagnosticContext) -> Match | None:
         return None
     return Match(
         evidence=(slowdown.evidence, Evidence("loops that load from global memory", loops, PASSES)),
-        cause=f"{loops} loops load from global memory, and the kernel takes {slowdown.factor:.1f}x the time "
-        "of the task's bytes: it may read them several times (no counters)",
+        cause=f"{loops} loops load from global memory, and the kernel takes {slowdown.factor:.1f}x the "
+        "minimum DRAM time of the task's bytes: it may read them several times (no counters)",
         saved_share=UNPROVEN_GAIN,
         basis=slowdown.basis,
     )
@@ -68,9 +68,9 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"the kernels of a call move {FACTOR}x the least bytes of the task through DRAM, and DRAM takes "
+    trigger=f"the kernels of a call move {FACTOR}x the task's minimum bytes through DRAM, and DRAM takes "
     f"at least half of this kernel's time; for kernels with {MIN_KERNEL_SHARE:.0%} of the traffic or more; "
-    f"without counters, a suspicion: {PASSES} loops with loads, and {SUSPICIOUS:g}x the time of the bytes, "
+    f"without counters, a heuristic: {PASSES} loops with loads, and {SUSPICIOUS:g}x the minimum DRAM time, "
     "unexplained",
     remedy="one pass over the input; online statistics; fusion",
     gain_basis="the share of unnecessary bytes, times the share of the time that DRAM takes",

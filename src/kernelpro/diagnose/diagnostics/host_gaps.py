@@ -9,7 +9,7 @@ from kernelpro.records import Evidence
 MIN_IDLE = 0.1
 """Share of a call from which gaps matter."""
 LEAD_US = 100.0
-"""Host time before the first kernel that an ordinary forward needs at most, with tracing on."""
+"""Host time that an ordinary forward pass needs at most before its first kernel, with tracing on."""
 _ALLOCATING = (
     *("cudaMalloc", "cudaFree", "cudaHostAlloc", "cuMemAlloc"),
     *("cuModuleLoad", "cudaStreamCreate", "cudaEventCreate"),
@@ -31,7 +31,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     call = untraced_us(context.profile, timeline)
     lost = min(between + max(0.0, around - LEAD_US), max(0.0, call - timeline.busy_us))
     if not timeline.syncs and call - timeline.busy_us < timeline.busy_us:
-        lost = min(lost, between)  # the next call's host time passes while this call's kernels run
+        lost = min(lost, between)  # host work of the next call overlaps with the kernels of this one
     if has_short_kernels(context) or lost < MIN_IDLE * call:
         return None
     slow = {
@@ -49,7 +49,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"the device waits {lost:.0f} of {call:.0f} us for the host, {reason}",
         saved_share=lost / call,
-        basis=f"device idle time beyond {LAUNCH_US:.0f} us per launch and {LEAD_US:.0f} us around the call",
+        basis=f"device idle time in excess of {LAUNCH_US:.0f} us per launch and {LEAD_US:.0f} us around the "
+        "call",
         advice=(_REUSE, *_ADVICE) if slow else _ADVICE,
     )
 

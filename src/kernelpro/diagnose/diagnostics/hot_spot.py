@@ -8,9 +8,9 @@ from kernelpro.records import Evidence
 
 MIN_SHARE = 0.5
 FAR = 1.3
-"""Times the floor: closer, no kernel of the call is worth a rewrite."""
+"""Call time over the floor: below, no kernel of the call is worth a rewrite."""
 _MIN_REACH = 0.05
-"""Least share of a call between the kernel and the floor."""
+"""Minimum distance from the kernel's time to the floor, as a share of the call."""
 _MAX_SAVED = 1 - 1 / HIGH - 0.01
 """It names a place, not a defect: it never has high severity, and ranks after severe defects."""
 
@@ -31,10 +31,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             percent("share of the device time", top.share, MIN_SHARE),
             Evidence("kernels in a call", len(kernels)),
-            Evidence("times the floor", round(context.headroom, 2), FAR),
+            Evidence("call time over the floor", round(context.headroom, 2), FAR),
         ),
-        cause=f"1 of {len(kernels)} kernels takes {top.share:.0%} of the device time; all others together "
-        f"can gain at most {1 / top.share:.2f}x",
+        cause=f"1 of {len(kernels)} kernels takes {top.share:.0%} of the device time; removing all others "
+        f"would gain at most {1 / top.share:.2f}x",
         saved_share=min(_MAX_SAVED, reach / 2),
         basis="half of the distance between this kernel and the floor; it takes "
         f"{top.microseconds / call:.0%} of a call",

@@ -1,4 +1,4 @@
-"""Index arithmetic that exceeds the work: division by run-time values, 64-bit addresses in the loop."""
+"""More index arithmetic than work: division by run-time values, 64-bit addresses in the loop."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     divides = min(hot.count("special"), hot.count("convert")) > 0 or hot.count("call") > 0
     if not divides and _has_tiny_accesses(hot):
-        return None  # narrow_access: wider accesses share the addresses
+        return None  # narrow_access covers this: wider accesses share their addresses
     if not divides and context.part_share("conversions") > context.part_share("integer_instructions"):
-        return None  # precision_conversions: the conversions keep the SM busy
+        return None  # precision_conversions covers this: the conversions keep the SM busy
     surplus = 1 - useful / integers
     removed = {kind: surplus * hot.count(kind) for kind in _ADDRESSING}
     share = time_saved(context, hot, removed)
     if share < _MIN_SAVED:
         return None
-    evidence = [Evidence("integer instructions per useful one", round(integers / useful, 1), USUAL)]
+    evidence = [
+        Evidence(
+            "integer instructions per arithmetic or memory instruction", round(integers / useful, 1), USUAL
+        )
+    ]
     if (utilization := context.metric_or_none(ALU)) is not None:
         evidence.append(Evidence("ALU pipe utilization", utilization, 60, "%"))
     kind = "division and remainder by run-time values" if divides else "address and index computation"
@@ -43,8 +47,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause=f"{integers:.0f} of {hot.instructions:.0f} instructions in the hot code are integer "
         f"arithmetic: {kind}",
         saved_share=share,
-        basis=f"{surplus:.0%} of the integer instructions exceed one per useful instruction, and the pipes "
-        "are busier than memory",
+        basis=f"{surplus:.0%} of the integer instructions are beyond one per arithmetic or memory "
+        "instruction, and the pipes are busier than memory",
         where=context.line_of("alu"),
     )
 
@@ -60,10 +64,10 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cuda",
     analyze=_analyze,
-    trigger=f"more than {USUAL:g} integer instructions per useful one in the hot code, and the SM busier "
-    "than memory",
+    trigger=f"more than {USUAL:g} integer instructions per arithmetic or memory instruction in the hot code, "
+    "and the SM is busier than memory",
     remedy="no division by run-time values, 32-bit indices, loop-invariant code motion",
-    gain_basis="busiest pipe with and without the surplus, down to the time of the memory traffic",
+    gain_basis="time of the busiest pipe with and without the surplus, at least that of the memory traffic",
     advice=(
         "take rows and columns from the grid (blockIdx.y, program_id(1)) or increment them in the loop "
         "instead of dividing an index",

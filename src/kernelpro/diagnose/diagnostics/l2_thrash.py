@@ -20,7 +20,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     inputs = context.work.read_bytes
     if inputs <= 0:
         raise MissingData("the bytes that the task reads")
-    # Of one launch: further launches read other data, or read it again, which no block order can help.
+    # Counters of one launch: the order of its blocks cannot affect what other launches read.
     l2_reads = context.metric(L2_READ) * SECTOR / inputs
     dram_reads = context.metric(DRAM_READ) / inputs
     hits = context.metric(HIT_RATE) / 100
@@ -35,8 +35,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("DRAM reads per input byte", round(dram_reads, 1), REREAD),
         ),
         cause=f"each input byte is read {l2_reads:.1f} times, but only {hits:.0%} of the reads hit L2 "
-        f"({possible:.0%} could): data shared by blocks is evicted from the {size:.0f} MB before its reuse, "
-        f"and DRAM delivers it {dram_reads:.1f} times",
+        f"({possible:.0%} could): data shared by blocks is evicted from the {size:.0f} MB L2 before its "
+        f"reuse, and DRAM delivers it {dram_reads:.1f} times",
         saved_share=traffic.saved_share,
         basis=f"{1 - 1 / max(1.0, traffic.factor):.0%} of the DRAM bytes are repeated, and DRAM takes "
         f"{traffic.dram_share:.0%} of the time",
@@ -51,7 +51,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"{SHARED} L2 reads or more and {REREAD} DRAM reads or more per input byte, a hit rate 10 points "
     "below the possible one, and DRAM takes at least half of the time",
     remedy="a block order that keeps shared operands in L2; smaller working set; eviction hints",
-    gain_basis="the share of DRAM bytes beyond the least, times the share of the time that DRAM takes",
+    gain_basis="the share of DRAM bytes beyond the minimum, times the share of the time that DRAM takes",
     advice=(
         "let concurrent blocks share operands: traverse tiles in groups (swizzled block indices), not row by "
         "row",

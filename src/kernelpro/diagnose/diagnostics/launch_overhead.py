@@ -7,7 +7,7 @@ from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, 
 from kernelpro.records import Evidence
 
 MIN_IDLE = 0.2
-"""Share of a call with an idle device from which launches are worth a rewrite."""
+"""Idle share of a call from which fewer launches are worth a rewrite."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:

@@ -17,10 +17,11 @@ from kernelpro.records import Evidence
 MIN_IDLE = 0.15
 """Share of SMs without a block: tile counts are rarely multiples of 132, and a few idle SMs are no defect."""
 FEW_WARPS = 8
-"""Per SM, two for each scheduler: below this even arithmetic latency is exposed."""
+"""Warps per SM, two for each scheduler: with fewer, even arithmetic latency is exposed."""
 ENOUGH_WARPS = 16
 _ATTAINABLE = 0.6
-"""Of the ideal gain, where it is not measured: splitting work costs a reduction, or less work per thread."""
+"""Share of the ideal gain that is claimed where it is not measured: splitting work costs a reduction, or
+leaves less work per thread."""
 _UNPROVEN_GAIN = 0.15
 
 
@@ -42,16 +43,16 @@ def _idle_sms(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sms
         saved = min(1 - blocks / sms * warps / ENOUGH_WARPS, context.latency_headroom)
         basis = (
             f"{idle:.0%} of the SMs are idle, the others run {occupancy.warps_per_block} warps; "
-            f"{ENOUGH_WARPS} on all of them take less time, until a unit saturates"
+            f"{ENOUGH_WARPS} warps on every SM take less time, until a unit saturates"
         )
     return Match(
         evidence=(
             Evidence("blocks", blocks, sms),
-            percent("SMs without work", idle, MIN_IDLE),
+            percent("idle SMs", idle, MIN_IDLE),
             Evidence("warps per block", occupancy.warps_per_block),
         ),
         cause=f"{blocks} block{'s run' if blocks > 1 else ' runs'} on a device with {sms} SMs: {idle:.0%} of "
-        f"it is idle{context.launch_caveat}",
+        f"them are idle{context.launch_caveat}",
         saved_share=saved,
         basis=basis,
     )
@@ -74,7 +75,8 @@ def _few_warps(context: DiagnosticContext, occupancy: Occupancy, blocks: int, sm
     elif context.headroom >= 1.5:
         saved = _UNPROVEN_GAIN
         basis = (
-            f"an estimate without counters: {warps:.1f} warps per SM, {context.headroom:.1f}x above the floor"
+            f"an estimate without counters: {warps:.1f} warps per SM, and the call takes "
+            f"{context.headroom:.1f}x its floor"
         )
     else:
         return None
@@ -95,7 +97,7 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"{MIN_IDLE:.0%} or more of the SMs have no block; or the grid gives each SM fewer than "
     f"{FEW_WARPS} warps, with room for more and no unit utilized more than half",
     remedy="more, smaller blocks; split reductions",
-    gain_basis=f"the share of idle SMs; for few warps, Little's law towards {ENOUGH_WARPS} warps per SM, "
+    gain_basis=f"the share of idle SMs; for few warps, Little's law up to {ENOUGH_WARPS} warps per SM, "
     "until a unit saturates",
     advice=(
         "split the work finer: more blocks along other dimensions, one warp per row instead of one block, "

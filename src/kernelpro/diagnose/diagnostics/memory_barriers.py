@@ -8,8 +8,8 @@ from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Evidence
 
 _FENCE_CLOCKS, _PASS_CLOCKS = 700, 900
-"""Latency of a device-wide fence after a write (a round trip to L2), and of a pass with a DRAM load, under
-load."""
+"""Latency under load of a device-wide fence after a write (a round trip to L2), and of an iteration with a
+DRAM load."""
 _PER_FENCE = 3
 """Instructions of one __threadfence on sm_80 and later: MEMBAR, ERRBAR and an invalidation of L1."""
 MIN_STALLED = 0.05
@@ -24,7 +24,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     evidence = [Evidence("fences per iteration", fences, 0)]
     share = fences * _FENCE_CLOCKS / (fences * _FENCE_CLOCKS + _PASS_CLOCKS)
     basis = (
-        f"a fence costs a round trip to L2 (about {_FENCE_CLOCKS} clocks), an iteration without it about "
+        f"a fence costs a round trip to L2 (about {_FENCE_CLOCKS} cycles), an iteration without it about "
         f"{_PASS_CLOCKS}"
     )
     if None not in map(context.metric_or_none, (stall_metric("membar"), WARP_CYCLES)):
@@ -54,8 +54,8 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cuda",
     analyze=_analyze,
-    trigger=f"a device-wide fence inside the hot loop (with counters: warps stall there {MIN_STALLED:.0%} of "
-    "their cycles or more)",
+    trigger=f"a device-wide fence inside the hot loop (with counters: warps stall {MIN_STALLED:.0%} of their "
+    "cycles or more in fences)",
     remedy="one fence after the loop, or a narrower scope",
     gain_basis="warp cycles stalled in fences, limited by the headroom of the units; without counters, the "
     "latency of the fence against that of an iteration",

@@ -7,7 +7,7 @@ from kernelpro.diagnose.tile_loops import METRICS, exposed_latency, tile_loop
 from kernelpro.records import Evidence
 
 _FIRST_CAPABILITY = 8.0
-"""With asynchronous copies (cp.async); TMA came with 9.0."""
+"""The first compute capability with cp.async; TMA came with 9.0."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -18,8 +18,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     loads, stores = loop.count("global_load"), loop.count("shared_store")
     share, basis = exposed_latency(context, loop)
     if loop.count("barrier") < 2:
-        # One barrier per step means two buffers: the next tile may already be on its way in registers.
-        share, basis = share / 2, basis + "; two buffers seem to hide half of it"
+        # One barrier per step means two buffers: the next tile may already be in flight to registers.
+        share, basis = share / 2, basis + "; two buffers are assumed to hide half of it"
     detour = (loads + stores) / loop.instructions
     if share < detour:
         share = detour
@@ -40,9 +40,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         basis=basis,
         where=loop.where,
         advice=(
-            f"copy with {copy}: no registers, no stores, and the warps continue computing",
+            f"copy with {copy}: it needs no registers and no stores, and the warps continue computing",
             "use 2 to 4 buffers, so that a later tile arrives during the computation",
-            "in Triton num_stages of 2 or more does both",
+            "in Triton, num_stages of 2 or more does both",
         ),
     )
 

@@ -31,13 +31,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if stages is not None:
         evidence.append(Evidence("pipeline stages", stages, 2))
     copies = (
-        "asynchronous copies are waited for in the step that starts them"
+        "each step waits for the asynchronous copies that it has started"
         if asynchronous
-        else "tiles are loaded and used in the same step"
+        else "each step loads the tile that it uses"
     )
     return Match(
         evidence=tuple(evidence),
-        cause=f"{copies}: there is one buffer, and loads and computation alternate",
+        cause=f"{copies}: with one buffer, loads and computation alternate instead of overlapping",
         saved_share=share,
         basis=basis,
         where=loop.where,
@@ -45,7 +45,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _streaming(context: DiagnosticContext) -> Match | None:
-    """A loop that uses its loads at once, without shared memory; counters show whether warps hide that."""
+    """A loop without shared memory that uses its loads at once, while other warps do not hide that."""
     hot = hot_code(context)
     loads = hot.count("global_load")
     if (
@@ -64,8 +64,8 @@ def _streaming(context: DiagnosticContext) -> Match | None:
             percent("warp cycles stalled on loads", stalled, _STREAMING_STALLED),
             Evidence("loads in flight per thread", loads, _LOADS_IN_FLIGHT),
         ),
-        cause=f"each iteration loads {loads:.0f} value{'s' if loads > 1 else ''} and uses what it loads at "
-        "once: no load of a later iteration is in flight",
+        cause=f"each iteration loads {loads:.0f} value{'s' if loads > 1 else ''} and uses the data at once: "
+        "no load of a later iteration is in flight",
         saved_share=min(stalled, headroom, 1 - loads / _LOADS_IN_FLIGHT),
         basis=f"warps stall {stalled:.0%} of their cycles on loads; {_LOADS_IN_FLIGHT} loads in flight "
         f"instead of {loads:.0f}, and the busiest unit has {headroom:.0%} headroom",
@@ -92,7 +92,7 @@ DIAGNOSTIC = Diagnostic(
     advice=(
         "keep 2 to 4 tiles in shared memory and start the copy of a later one before computing (cp.async "
         "with wait_group N-1, TMA with mbarriers)",
-        "in Triton raise num_stages to 3 or 4",
+        "in Triton, raise num_stages to 3 or 4",
         "specialize warps: a producer warp loads, the others compute",
     ),
     metrics=METRICS,

@@ -25,25 +25,26 @@ from kernelpro.diagnose.traffic import L1_LOADED, L2_READ, required_bytes
 from kernelpro.records import Evidence, InstructionKind
 
 INTENSITY = 20.0
-"""Operations per byte of the task from which a product has reuse worth tiling for."""
+"""Operations per byte of the task from which a matrix product has enough reuse to tile for."""
 TOO_MUCH = 0.2
-"""Loaded bytes per operation. Square tiles of edge T in 4-byte elements load 4/T: this is an edge of 20;
-untiled is 2 and more."""
+"""Loaded bytes per operation. Square tiles of edge T with 4-byte elements load 4/T bytes: this is an edge of
+20. Untiled kernels load 2 and more."""
 GOOD = 4 / 64
-"""Tiles of edge 64."""
+"""Loaded bytes per operation with tiles of edge 64."""
 ATTAINABLE = 0.6
-"""Of the rate of library products, what a first tiled version reaches."""
+"""Share of the rate of library products that a first tiled version reaches."""
 _UNPROVEN_GAIN = 0.3
 """Saved share that is claimed where no counter shows how often values are loaded."""
 
 SMALL_EDGE, MIN_FASTER = 48, 1.5
-"""Edge of a block's tile up to which operands limit the rate, and the least gain of larger tiles."""
+"""Edge of a block's tile up to which operand loads limit the rate, and the smallest gain of larger tiles that
+is reported."""
 _DOMINANT = 0.7
-"""Share of the device time from which a kernel computes the whole product."""
+"""Share of the device time from which a kernel is assumed to compute the whole product."""
 REPEATED = 8.0
 """Loads per byte: the smallest window, 3 x 3, has 9; several passes over a row, and biases, stay below 5."""
 _L2_SHARE = 0.5
-"""Of these loads that may reach L2: with more, it is not neighbors in a block that load the same bytes."""
+"""Share of these loads that may reach L2: with more, neighbors in a block do not share the data."""
 _STRIP = 8
 """Adjacent results that one thread can compute from a window kept in registers."""
 _STAGED: tuple[InstructionKind, ...] = ("shared_load", "tma", "async_copy", *MATRIX)
@@ -55,8 +56,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     flops = context.work.matrix_flops
     if flops / required_bytes(context) >= INTENSITY:
-        found = _product(context, flops) if context.has_counters else _product_from_code(context)
-        return found or _small_tiles(context, flops)
+        untiled = _product(context, flops) if context.has_counters else _product_from_code(context)
+        return untiled or _small_tiles(context, flops)
     return _window(context) if context.kernel.code else None
 
 
@@ -80,7 +81,7 @@ def _product(context: DiagnosticContext, flops: float) -> Match | None:
         f"{GOOD:.2f}: values are loaded again for each use",
         saved_share=min((1 - GOOD / loaded) * weight, max(0.0, 1 - remaining)),
         basis=f"tiling removes {1 - GOOD / loaded:.0%} of the loads, which take {weight:.0%} of the time, "
-        "until arithmetic limits",
+        "until arithmetic becomes the bottleneck",
         where=_load_line(context),
     )
 
@@ -105,20 +106,21 @@ def _small_tiles(context: DiagnosticContext, flops: float) -> Match | None:
             Evidence("rate over that of library products", round(remaining * ATTAINABLE, 2), ATTAINABLE),
             Evidence("blocks", math.prod(kernel.grid)),
         ),
-        cause=f"each block computes {edge:.0f} x {edge:.0f} results: every operand is loaded for each tile, "
-        "and a loaded byte serves few operations",
+        cause=f"each block computes only {edge:.0f} x {edge:.0f} results: each tile loads its operands "
+        "again, and a loaded byte serves few operations",
         saved_share=1 - remaining,
         basis=f"larger tiles reach {ATTAINABLE:.0%} of the rate of library products",
         where=_load_line(context),
         advice=(
             "compute 128 x 128 results per block (64 x 64 at least), each warpgroup 64 rows",
-            "keep the tile's sums in registers, and operands in shared memory in several stages",
+            "keep the tile's accumulators in registers, and stage operands in several buffers in shared "
+            "memory",
         ),
     )
 
 
 def _product_from_code(context: DiagnosticContext) -> Match | None:
-    """Hot code that loads from global memory for every multiplication, without tiles or tensor cores."""
+    """An innermost loop that loads from global memory for every product, without tiles."""
     loops = [loop for loop in context.code.innermost_loops if loop.count("fma32")]
     worst = max(loops, key=lambda loop: loop.count("fma32"), default=None)
     if worst is None or context.code.count(*_STAGED):
@@ -140,7 +142,7 @@ def _product_from_code(context: DiagnosticContext) -> Match | None:
 
 
 def _window(context: DiagnosticContext) -> Match | None:
-    """A thread loads the whole window of its result: repeated loads that hit L1, or by the code."""
+    """Threads load the whole window of each result: repeated loads, by counters or else by the code."""
     hot = hot_code(context)
     if hot.count(*_STAGED):
         return None
@@ -161,7 +163,7 @@ def _window(context: DiagnosticContext) -> Match | None:
     ]
     if counted:
         compute, memory = context.metric(SM_THROUGHPUT), context.metric(MEMORY_THROUGHPUT)
-        # L1's work shrinks with the loads; DRAM's stays.
+        # The utilization of L1 shrinks with the loads; that of DRAM does not.
         pipes = compute * hot.clocks(removed=removed) / hot.clocks()
         after = max(context.metric(DRAM_THROUGHPUT), memory * remaining, pipes)
         saved = 1 - after / max(compute, memory)
@@ -191,9 +193,9 @@ def _load_line(context: DiagnosticContext) -> str:
 
 
 def _loads_per_byte(context: DiagnosticContext) -> float:
-    """How often a launch loads each byte, by counters; 0 where most of these loads reach L2.
+    """How often a launch loads each byte, by counters; 0 if most of these loads reach L2.
 
-    A load for each byte that is written is always needed (lookup tables), so the larger of both counts.
+    A lookup table needs a load for each written byte, so the larger of the read and written bytes counts.
     """
     least = max(context.work.read_bytes, context.work.written_bytes)
     if least <= 0:
@@ -203,7 +205,7 @@ def _loads_per_byte(context: DiagnosticContext) -> float:
 
 
 def _loads_per_byte_from_code(context: DiagnosticContext, hot: HotCode) -> float:
-    """Loads per byte, where the hot code also stores: loaded over stored bytes, against the task's."""
+    """Loaded over stored bytes of the hot code, relative to the task's; 0 if the hot code stores nothing."""
     work, stored = context.work, hot.bytes_moved("global_store")
     if not stored or not work.written_bytes:
         return 0.0
@@ -217,14 +219,14 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"a task with {INTENSITY:g} matrix operations per byte or more, whose longest kernel loads "
     f"{TOO_MUCH} bytes or more from L1 per operation, or computes, on tensor cores, tiles of at most "
-    f"{SMALL_EDGE} x {SMALL_EDGE} results at less than {ATTAINABLE / MIN_FASTER:.0%} of the rate; "
+    f"{SMALL_EDGE} x {SMALL_EDGE} results at less than {ATTAINABLE / MIN_FASTER:.0%} of the library's rate; "
     "without counters: an innermost loop that loads from global memory for each product, without tiles. Or, "
     "in a task with fewer products, each byte is loaded "
     f"{REPEATED:g} times or more, mostly from L1, and nothing is staged",
     remedy="tiles in shared memory and registers; tensor cores; windows that slide through registers",
     gain_basis="the share of loads that 64 x 64 tiles would not need, times the share of the time that "
-    f"memory takes, until arithmetic limits; for windows, the loads and addresses that strips of {_STRIP} "
-    "results share",
+    "memory takes, until arithmetic becomes the bottleneck; for windows, the loads and addresses that "
+    f"strips of {_STRIP} results share",
     advice=(
         "tile: stage 64 to 128 rows and columns of the operands in shared memory per block, and reuse them",
         "compute a register tile of results per thread (or per tensor-core instruction), 8 x 8 or more",

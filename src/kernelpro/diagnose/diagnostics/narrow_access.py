@@ -21,10 +21,10 @@ _STALLS = ("long_scoreboard", "lg_throttle")
 WIDEST = 128
 """Bits of the widest access."""
 _UNPROVEN = 0.5
-"""Part of the gain that is claimed where nothing was measured: warps also overlap loads of different
+"""Share of the gain that is claimed if nothing was measured: warps also overlap loads of different
 iterations."""
 HEALTHY = 0.85
-"""Share of the peak bandwidth from which nothing is missing."""
+"""Share of the peak bandwidth that good kernels reach."""
 _BUSY = 60
 """Percent of their peak from which the SMs limit a kernel whose memory is less busy."""
 _MIN_STALLED = 0.3
@@ -36,7 +36,7 @@ _PER_ACCESS: tuple[PartKind, ...] = (
 """Parts of the time account that grow with the number of accesses."""
 _MIN_SAVED = 0.1
 _COALESCED = 28
-"""Bytes used of each 32-byte sector: below, the accesses are scattered, and width is not the problem."""
+"""Bytes used of each 32-byte sector: with fewer, the accesses are scattered, and width is not the problem."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -64,7 +64,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             percent("share of the peak bandwidth", now, HEALTHY),
         ),
         cause=f"a thread moves {mean:.0f} bits per access: {in_flight / 1024:.0f} KiB are in flight per SM, "
-        f"and saturating the bandwidth takes {required / 1024:.0f} KiB",
+        f"but saturating the bandwidth takes {required / 1024:.0f} KiB",
         saved_share=min(1 - now / after, _stalled(context)) * (_UNPROVEN if measured is None else 1.0),
         basis=f"bytes in flight grow {WIDEST / mean:.1f}x; by Little's law the bandwidth goes from {now:.0%} "
         f"to {after:.0%} of the peak",
@@ -73,7 +73,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _too_many_instructions(context: DiagnosticContext, mean: float) -> Match | None:
-    """Accesses of one or two bytes: each has its own address and test, which wider accesses share."""
+    """Accesses of one or two bytes: each has its own address and bounds check, which wider accesses share."""
     used = context.metric_or_none(LOADED_BYTES_USED)
     overhead = context.part_share(*_PER_ACCESS)
     saved = overhead * (1 - mean / WIDEST)
@@ -82,10 +82,10 @@ def _too_many_instructions(context: DiagnosticContext, mean: float) -> Match | N
     return Match(
         evidence=(
             Evidence("bits per access of a thread", round(mean), WIDEST, "bits"),
-            percent("time of addresses, tests and accesses", overhead),
+            percent("time of addresses, bounds checks and accesses", overhead),
         ),
-        cause=f"a thread moves {mean:.0f} bits per access, and each access has its own address and test: "
-        f"{overhead:.0%} of the time",
+        cause=f"a thread moves only {mean:.0f} bits per access, and each access has its own address and "
+        f"bounds check: these take {overhead:.0%} of the time",
         saved_share=saved,
         basis=f"accesses of {WIDEST} bits need {mean / WIDEST:.0%} of these instructions",
         where=context.line_of("global_load", "global_store"),
@@ -121,11 +121,11 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger=f"most bytes move in accesses below {WIDEST} bits, fewer bytes are in flight than latency x "
     f"bandwidth, less than {HEALTHY:.0%} of the peak bandwidth is reached, and warps stall on memory; or "
-    f"accesses of at most {TINY_BITS} bits, whose addresses and tests take the time",
+    f"accesses of at most {TINY_BITS} bits, whose addresses and bounds checks take the time",
     remedy="128-bit accesses, several independent ones per thread",
     gain_basis="Little's law: bandwidth grows with the bytes in flight, up to what good kernels reach",
     advice=(
-        "use 128-bit accesses (float4, uint4, eight halves); in Triton give each thread contiguous elements "
+        "use 128-bit accesses (float4, uint4, eight halves); in Triton, give each thread contiguous elements "
         "and declare divisibility",
         "issue several independent accesses per thread before the first use (unroll by 4)",
     ),

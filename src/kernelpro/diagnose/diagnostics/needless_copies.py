@@ -54,7 +54,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _short_name(name: str) -> str:
-    """The characteristic part of a library kernel's name."""
+    """The part of a library kernel's name that shows that it copies."""
     match = COPYING.search(name)
     return match[0] if match else name
 
@@ -67,5 +67,5 @@ DIAGNOSTIC = Diagnostic(
     trigger="copies within the device, of data to or from the host, or library kernels that only copy, take "
     f"{MIN_SHARE:.0%} of a call or more",
     remedy="read the existing layout, write in place, stay on the device",
-    gain_basis="the time of the copies, and the device's waits where the host takes part",
+    gain_basis="the time of the copies and, if the host takes part, of the device's waits",
 )

@@ -17,12 +17,12 @@ _ADVICE = {
         "use more threads per tile: more warps for the same shared memory",
     ),
     "warps": (
-        "choose a block size that divides the threads per SM: 128 or 256 threads leave no rest, 768 or 1024 "
-        "often do",
+        "choose a block size that divides the threads per SM: 128 or 256 threads leave no remainder, 768 or "
+        "1024 often do",
         "split a large block into several smaller ones",
     ),
     "blocks": (
-        "use larger blocks: with one or two warps each, the limit of blocks per SM is reached first",
+        "use larger blocks: with one or two warps each, blocks reach the limit of blocks per SM first",
         "start with 128 to 256 threads per block",
     ),
 }
@@ -46,7 +46,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             Evidence("blocks per SM", occupancy.blocks),
             *((Evidence("achieved occupancy", round(achieved), None, "%"),) if achieved is not None else ()),
         ),
-        cause=f"{reason} limit an SM to {occupancy}: too few warps to hide latency{context.launch_caveat}",
+        cause=f"{reason} limit the kernel to {occupancy}: too few warps to hide "
+        f"latency{context.launch_caveat}",
         saved_share=gain[0],
         basis=gain[1],
         advice=_ADVICE[occupancy.limiter],
@@ -59,8 +60,8 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"shared memory or the block size limits the theoretical occupancy to less than {LOW:.0%}, no "
-    "unit is utilized more than 65 %, and the kernel does not use tensor cores; without counters: where it "
-    "is also 1.5x above the floor",
+    "unit is utilized more than 65 %, and the kernel does not use tensor cores; without counters, the call "
+    "must also take 1.5x its floor",
     remedy="less shared memory per block, or another block size",
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates; "
     "15 % without counters",

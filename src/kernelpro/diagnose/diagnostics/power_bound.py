@@ -8,11 +8,11 @@ from kernelpro.records import Evidence
 
 CAPPED = 0.2
 NEAR_LIMIT = 0.95
-"""Of the power limit from which a reduced clock is reduced for power."""
+"""Share of the power limit from which a reduced clock is attributed to power."""
 REDUCED = 0.97
 _RECOVERABLE = 0.3
-"""Part of the lost clock that a leaner kernel may recover: power grows with about the cube of the clock,
-so a tenth less energy per call allows about 3 % more clock."""
+"""Share of the lost clock that a more efficient kernel may recover: power grows with about the cube of the
+clock, so 10 % less energy per call allows about 3 % more clock."""
 _MAX_SAVED = 1 - 1 / MEDIUM - 0.005
 """A hint, not a defect: always of low severity."""
 
@@ -36,8 +36,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         cause=f"the SMs run at {clock:.0f} instead of {fastest:.0f} MHz, power-capped in {capped:.0%} of the "
         "samples",
         saved_share=min(_MAX_SAVED, _RECOVERABLE * lost),
-        basis=f"the clock is {lost:.0%} below its maximum, of which a leaner kernel may recover about a "
-        "third",
+        basis=f"the clock is {lost:.0%} below its maximum, of which a more efficient kernel may recover "
+        "about a third",
     )
 
 

@@ -45,8 +45,8 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"at least {USUAL:.0%} of the hot instructions convert between types, and the SM is busier than "
     "memory",
     remedy="convert once at each end, in pairs, and keep one type between",
-    gain_basis="busiest pipe with and without the surplus conversions, down to the time of the memory "
-    "traffic",
+    gain_basis="time of the busiest pipe with and without the surplus conversions, at least that of the "
+    "memory traffic",
     advice=(
         "convert once after loading, keep intermediates in float32, convert once before storing",
         "convert pairs (__float22half2_rn, __half22float2, bfloat162) or compute in half2 throughout",

@@ -1,4 +1,4 @@
-"""Register pressure: the registers per thread leave an SM too few warps to hide latency."""
+"""Register pressure: with so many registers per thread, too few warps fit an SM to hide latency."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             percent("theoretical occupancy", occupancy.share, LOW),
             *((Evidence("spilled bytes", spilled, 0, "B"),) if spilled else ()),
         ),
-        cause=f"{registers} registers per thread limit an SM to {occupancy}: too few warps to hide "
+        cause=f"{registers} registers per thread limit the kernel to {occupancy}: too few warps to hide "
         f"latency{context.launch_caveat}",
         saved_share=gain[0],
         basis=gain[1],
@@ -35,7 +35,7 @@ DIAGNOSTIC = Diagnostic(
     target="cuda",
     analyze=_analyze,
     trigger=f"registers limit the theoretical occupancy to less than {LOW:.0%}, no unit is utilized more "
-    "than 65 %, and the kernel does not use tensor cores; without counters: where it is also 1.5x above the "
+    "than 65 %, and the kernel does not use tensor cores; without counters, the call must also take 1.5x its "
     "floor",
     remedy="fewer live values per thread; launch bounds",
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates; "

@@ -10,8 +10,8 @@ from kernelpro.diagnose.traffic import ACCESS_METRICS, FEW_BYTES, SCATTERED, STR
 from kernelpro.records import Evidence
 
 WASTE = 0.2
-"""Misaligned rows cost one sector more in 16 (6 %) for 16-byte accesses, one in 4 (20 %) for 4-byte
-accesses."""
+"""Share of wasted sectors. Misaligned rows add one sector to 16 (6 %) for 16-byte accesses, one to 4 (20 %)
+for 4-byte accesses."""
 _STALLS = ("long_scoreboard", "lg_throttle")
 
 
@@ -47,9 +47,9 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"global loads or stores of which coalesced accesses would need {WASTE:.0%} fewer sectors, short "
-    f"of full scatter (uncoalesced_access); without counters, a suspicion: {SUSPICIOUS:g}x to {STRIDED:g}x "
-    "the time of the bytes, unexplained",
+    trigger=f"global loads or stores that would need {WASTE:.0%} fewer sectors if coalesced, but are not "
+    f"fully scattered (uncoalesced_access); without counters, a heuristic: {SUSPICIOUS:g}x to {STRIDED:g}x "
+    "the minimum DRAM time, unexplained",
     remedy="vector loads, structure of arrays, aligned rows",
     gain_basis="the share of unnecessary sectors, times the share of the time that memory takes",
     advice=(

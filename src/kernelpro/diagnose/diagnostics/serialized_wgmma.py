@@ -13,7 +13,8 @@ _WARNING = re.compile(
     r"wgmma.*serialized(?: due to (?P<why>.*?))?(?: in (?:the )?function .*)?$", re.IGNORECASE
 )
 _DRAIN_CLOCKS, _PRODUCT_CLOCKS = 80, 128
-"""Of the empty tensor pipe after each waited-for product, and of a m64n256k16 product."""
+"""Clocks in which the tensor pipe is empty after each product that the code waits for, and clocks of an
+m64n256k16 product."""
 _FULL = 0.85
 """Tensor pipe utilization of a loop with products in flight."""
 
@@ -34,7 +35,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if (used := context.metric_or_none(TENSOR)) is not None:
         evidence.append(Evidence("tensor pipe utilization", used, 100 * _FULL, "%"))
         share = min(share, max(0.0, 1 - used / 100 / _FULL))
-        basis = f"the tensor pipe is utilized {used:.0f}%, with products in flight {_FULL:.0%}; {basis}"
+        basis = f"the tensor pipe reaches {used:.0f}%, and {_FULL:.0%} with products in flight; {basis}"
     why = next((match["why"] for match in warnings if match["why"]), "")
     return Match(
         evidence=tuple(evidence),
@@ -60,7 +61,7 @@ DIAGNOSTIC = Diagnostic(
     analyze=_analyze,
     trigger="the compiler reports serialized wgmma instructions in a kernel that has them",
     remedy="no other use of accumulator registers between fence and wait; one commit for several products",
-    gain_basis="the tensor pipe drains after each product; limited by what its utilization leaves",
+    gain_basis="the time in which the tensor pipe drains after each product, limited by its unused share",
     advice=(
         "do not touch accumulator registers between wgmma.fence and wgmma.wait_group: no scaling, copies or "
         "zeroing (use scale-d = 0)",

@@ -1,4 +1,4 @@
-"""mma.sync on Hopper and Blackwell: the warp-wide instruction reaches about six tenths of wgmma's rate."""
+"""mma.sync on Hopper and Blackwell: the warp-wide instruction reaches about 60 % of wgmma's rate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kernelpro.diagnose.pipes import hot_code
 from kernelpro.records import Bound, Evidence
 
 _RELATIVE_RATE = 0.62
-"""Of mma.sync against wgmma on Hopper, in microbenchmarks of the dense instructions."""
+"""Rate of mma.sync over that of wgmma on Hopper, in microbenchmarks of the dense instructions."""
 _ASYNCHRONOUS = range(9, 12)
-"""Major capabilities with asynchronous tensor-core instructions: wgmma (9), tcgen05 (10, 11). Desktop
-chips (12) have mma.sync alone."""
+"""Major compute capabilities with asynchronous tensor-core instructions: wgmma (9), tcgen05 (10, 11). Desktop
+chips (12) have only mma.sync."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -54,8 +54,8 @@ DIAGNOSTIC = Diagnostic(
     level="instruction",
     target="cuda",
     analyze=_analyze,
-    trigger="capability 9 to 11, mma.sync in the code and no wgmma, in a task whose products outlast its "
-    "bytes",
+    trigger="compute capability 9 to 11, mma.sync and no wgmma in the code, in a task whose products take "
+    "longer than its bytes",
     remedy="wgmma fed by TMA",
     gain_basis=f"mma.sync reaches {_RELATIVE_RATE:.0%} of wgmma's rate; operand loads into registers "
     "disappear as well",

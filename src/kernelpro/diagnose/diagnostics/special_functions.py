@@ -11,10 +11,9 @@ from kernelpro.diagnose.pipes import hot_code, time_saved
 from kernelpro.records import Evidence, InstructionKind
 
 _MIN_SAVED = 0.05
-"""Below, a fix cannot be distinguished from noise."""
+"""Smaller gains cannot be distinguished from noise."""
 CHEAP = 8
-"""Instructions of a function built on the special-function unit: scale, MUFU, scale, and the arithmetic
-around."""
+"""Instructions of a function that uses the special-function unit: scale, MUFU, scale, some arithmetic."""
 _NAMES = re.compile(r"(?<!\w)(?:sin|cos|tan|sincos|pow|exp|exp2|log|log2|tanh|erf|fmod)f?\s*\(")
 _EXPANSION: tuple[InstructionKind, ...] = ("convert", "branch", "call", "slow_path")
 _HOIST = "hoist what does not depend on the element out of the loop"
@@ -86,8 +85,8 @@ DIAGNOSTIC = Diagnostic(
     trigger=f"special functions (or their accurate expansions, beyond {CHEAP} instructions each) keep the SM "
     "busier than memory",
     remedy="fast intrinsics, fewer special functions, or polynomials on the FMA pipe",
-    gain_basis="busiest pipe with and without the surplus instructions, down to the time of the memory "
-    "traffic",
+    gain_basis="time of the busiest pipe with and without the surplus instructions, at least that of the "
+    "memory traffic",
     metrics=(XU,),
     symptom_of=("double_precision",),
     claims=(

@@ -19,7 +19,7 @@ REQUESTS = {
     for space in ("local", "global")
 }
 MIN_SHARE = 0.02
-"""Of the hot code: below, local accesses are the rarely taken path of a library function."""
+"""Share of the hot code. With less, local accesses belong to the rarely taken path of a library function."""
 _LOCAL: tuple[InstructionKind, ...] = ("local_load", "local_store")
 _SPILL_ADVICE = (
     "raise the register limit: drop or relax __launch_bounds__ and maxrregcount, or use more warps per tile "
@@ -91,8 +91,8 @@ def _from_code(context: DiagnosticContext, hot: HotCode) -> tuple[float, str]:
     now = max(hot.clocks(), memory + local)
     after = max(hot.clocks(removed={kind: hot.count(kind) for kind in _LOCAL}), memory)
     basis = (
-        f"{footprint / 1024:.0f} KiB of local memory per SM are read back from {level}, stores go to "
-        f"{'DRAM' if streams else 'L2'}; a pass takes {now:.1f} clocks per thread, {after:.1f} without"
+        f"{footprint / 1024:.0f} KiB of local memory per SM: loads come from {level}, stores go to "
+        f"{'DRAM' if streams else 'L2'}; a pass takes {now:.1f} clocks per thread, {after:.1f} without spills"
     )
     return 1 - after / now, basis
 
@@ -106,7 +106,7 @@ DIAGNOSTIC = Diagnostic(
     "or counters show local memory requests",
     remedy="more registers per thread, smaller tiles, compile-time indices",
     gain_basis="share of local requests times the share of the time that memory takes; without counters, the "
-    "code with and without them, at the rate of the level they spill to",
+    "time of the hot code with and without local accesses, at the rate of the memory level that holds them",
     metrics=(*REQUESTS["local"], *REQUESTS["global"]),
     claims=("spills", *TRAFFIC_PARTS),
 )

@@ -10,15 +10,15 @@ from kernelpro.records import Evidence
 
 ELAPSED, ACTIVE = "sm__cycles_elapsed.avg", "sm__cycles_active.avg"
 MIN_EMPTY = 0.1
-"""Of the time: what a partial wave must cost to be worth another grid. Ten waves and more never reach it."""
+"""Share of the time that a partial wave must cost to be reported. Ten waves and more never reach it."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
     """With w waves, (ceil(w) - w) / ceil(w) of the block slots stay empty.
 
-    Empty slots cost that share where blocks last as long alone as in company (they are latency-bound);
-    where an SM is saturated, only idle SMs cost time: counters show those, or they follow from the blocks
-    per SM.
+    If blocks are latency-bound, they run no faster with fewer neighbors, and empty slots cost that share of
+    the time. If an SM is saturated, only idle SMs cost time: counters show them, or they follow from the
+    blocks per SM.
     """
     occupancy, blocks, sms = kernel_occupancy(context), grid_blocks(context), sm_count(context)
     count = waves(context, occupancy)
@@ -65,8 +65,8 @@ DIAGNOSTIC = Diagnostic(
     level="kernel",
     target="cuda",
     analyze=_analyze,
-    trigger=f"more than one wave of blocks, of which {MIN_EMPTY:.0%} of the slots stay empty, while SMs idle "
-    "or stall",
+    trigger=f"more than one wave of blocks, with {MIN_EMPTY:.0%} of the block slots empty, while SMs idle or "
+    "stall",
     remedy="a grid that fits the device, smaller blocks, or a persistent kernel",
     gain_basis="SM idle time; where blocks are latency-bound, also the empty slots: (ceil(w) - w) / ceil(w)",
     metrics=(ELAPSED, ACTIVE),

@@ -10,7 +10,8 @@ from kernelpro.records import Bound, Evidence
 
 _UNITS = ("tf32", "bf16", "fp16")
 _IDLE = 2.0
-"""Percent utilization up to which the tensor pipe is idle: shared memory instructions alone show as 0.4 %."""
+"""Utilization in percent up to which the tensor pipe counts as idle: shared memory instructions alone show as
+0.4 %."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -36,15 +37,15 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     relative = rates["fp32"] / rates[unit]
     return Match(
         evidence=tuple(evidence),
-        cause=f"the products run on the FMA pipe: {rates['fp32'] / 1e12:.0f} TFLOP/s at best, tensor cores "
-        f"reach {rates[unit] / 1e12:.0f} in {unit}",
+        cause=f"the products run on the FMA pipe, which reaches {rates['fp32'] / 1e12:.0f} TFLOP/s; tensor "
+        f"cores reach {rates[unit] / 1e12:.0f} in {unit}",
         saved_share=1 - max(relative, memory / compute),
         basis=f"fp32 reaches {relative:.0%} of the {unit} rate on this device (both measured)",
         where=context.line_of("fma32"),
         advice=(
-            f"compute the products with tensor cores in {unit}: wgmma on Hopper, mma.sync before it, float32 "
-            "accumulation",
-            'in Triton use tl.dot with input_precision="tf32" (not "ieee") on tiles of at least 64 x 64',
+            f"compute the products with tensor cores in {unit}: wgmma on Hopper, mma.sync before, with "
+            "float32 accumulation",
+            'in Triton, use tl.dot with input_precision="tf32" (not "ieee") on tiles of at least 64 x 64',
             "use CUTLASS, CuTe or cuBLAS for the product and fuse the rest into its epilogue",
         ),
     )

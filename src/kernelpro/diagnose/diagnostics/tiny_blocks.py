@@ -10,9 +10,9 @@ from kernelpro.records import Evidence
 
 ACHIEVED = "sm__warps_active.avg.pct_of_peak_sustained_active"
 SMALL = 4
-"""Warps per block, up to which a block may be too short."""
+"""Warps per block up to which a block may end too soon."""
 MANY_WAVES = 8.0
-"""From which starting blocks, and not the tail, explains empty slots."""
+"""Waves from which the start of blocks, and not the tail, explains empty slots."""
 EMPTY = 0.6
 """Achieved over theoretical occupancy: a kernel whose blocks last reaches 80 to 95 %."""
 _LATENCY_BOUND = 0.65
@@ -37,8 +37,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             percent("theoretical occupancy", occupancy.share),
             Evidence("threads per block", threads),
         ),
-        cause=f"blocks of {threads} threads end before the next ones have started: {achieved:.0%} occupancy "
-        f"where {occupancy.share:.0%} would fit",
+        cause=f"blocks of {threads} threads end before the next ones have started: achieved occupancy is "
+        f"{achieved:.0%}, theoretical occupancy {occupancy.share:.0%}",
         saved_share=1 - 1 / faster,
         basis=f"{ENOUGH:.0%} instead of {achieved:.0%} occupancy hides more latency, until the busiest unit "
         f"(now {used:.0%}) saturates",
@@ -56,7 +56,7 @@ DIAGNOSTIC = Diagnostic(
     remedy="more work per block: larger blocks, several elements per thread, a persistent grid",
     gain_basis="Little's law: the rate grows with the warps, up to 50 % occupancy, until a unit saturates",
     advice=(
-        "use 128 to 256 threads per block, and several 16-byte accesses per thread; in Triton BLOCK of "
+        "use 128 to 256 threads per block, and several 16-byte accesses per thread; in Triton, BLOCK of "
         "1024 and more with num_warps=4",
         "start as many blocks as the device holds, and let each loop over its part (a persistent grid)",
     ),

@@ -28,8 +28,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     total = sum(kernel.microseconds for kernel in chain)
     longest = max(kernel.microseconds / max(1.0, kernel.launches) for kernel in chain)
-    own_bytes = 1e6 * context.work.total_bytes / ceiling if ceiling else 0.0  # a fused chain moves no fewer
-    fused = min(total, max(longest, own_bytes))
+    # A fused chain takes at least the time of the task's bytes.
+    least = 1e6 * context.work.total_bytes / ceiling if ceiling else 0.0
+    fused = min(total, max(longest, least))
     share = (total - fused) / call
     if share < MIN_SAVED:
         return None
@@ -38,13 +39,13 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         evidence=(
             Evidence("element-wise and reduction library kernels in a call", round(launches, 1), 2),
             percent("their share of a call", total / call, MIN_SAVED),
-            Evidence("bytes of intermediates, about", intermediates, 0, "bytes"),
+            Evidence("approximate bytes of intermediates", intermediates, 0, "bytes"),
         ),
         cause=f"{launches:.0f} library kernels exchange intermediates through memory: {total:.0f} us, where "
-        f"one fused kernel takes about {fused:.0f}",
+        f"one fused kernel would take about {fused:.0f}",
         saved_share=share,
-        basis=f"one pass ({fused:.0f} us, the longest of the chain or the floor) instead of {launches:.0f} "
-        f"({total:.0f} us) in a call of {call:.0f} us",
+        basis=f"one pass ({fused:.0f} us, the longest kernel of the chain or the floor) instead of "
+        f"{launches:.0f} ({total:.0f} us) in a call of {call:.0f} us",
     )
 
 
@@ -53,10 +54,10 @@ DIAGNOSTIC = Diagnostic(
     level="system",
     target="cuda",
     analyze=_analyze,
-    trigger="two element-wise or reduction library kernels or more, of which fusion would save "
+    trigger="two or more element-wise or reduction library kernels, whose fusion would save "
     f"{MIN_SAVED:.0%} of a call",
     remedy="one kernel, intermediates in registers",
-    gain_basis="all passes but one, or all but the time of the task's own bytes",
+    gain_basis="the time of all passes but one; the fused pass takes at least the time of the task's bytes",
     advice=(
         "fuse the chain into one kernel that loads each input once, keeps intermediates in registers and "
         "stores the result",

@@ -8,7 +8,7 @@ from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, Ma
 from kernelpro.diagnose.stall_reasons import REASONS
 
 MIN_SHARE = 0.3
-"""Of warp cycles, for a reason to be worth naming."""
+"""Share of warp cycles from which a reason is reported."""
 _MIN_SAVED = 0.04
 
 
@@ -21,10 +21,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     return Match(
         evidence=(
-            percent(f"warp cycles stalled on {reason.description}", share, MIN_SHARE),
+            percent(f"{name} stalls, of all warp cycles", share, MIN_SHARE),
             percent("headroom of the busiest unit", headroom),
         ),
-        cause=f"warps stall {share:.0%} of their cycles on {reason.description}, while no unit is saturated",
+        cause=f"{name} stalls take {share:.0%} of the warp cycles: warps wait for {reason.description}, "
+        "while no unit is saturated",
         saved_share=saved,
         basis=f"{reason.avoidable:.0%} of these stalls can be hidden, until a unit saturates",
         where=context.hottest_line(name),

@@ -22,11 +22,13 @@ def nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
-@lru_cache
 def architecture() -> str:
     """The architecture to build for, such as `90a`: KERNELPRO_CUDA_ARCH if set, else that of the GPU."""
-    if override := os.environ.get("KERNELPRO_CUDA_ARCH"):
-        return override
+    return os.environ.get("KERNELPRO_CUDA_ARCH") or _device_architecture()
+
+
+@lru_cache
+def _device_architecture() -> str:
     import torch
 
     if not torch.cuda.is_available():

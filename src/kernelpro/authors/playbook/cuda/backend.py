@@ -21,8 +21,10 @@ from kernelpro.authors.playbook.cuda.prelude import (
 from kernelpro.authors.playbook.cuda.row_stages import write_row_stage
 from kernelpro.authors.playbook.cuda.syntax import FAST_FLAGS, STORAGE_TYPES, headers, indented
 from kernelpro.authors.playbook.cuda.transpose import find_transpose, write_transpose
+from kernelpro.authors.playbook.cuda.warpgroup_matmul import WarpgroupMatmul, fits_warpgroups
+from kernelpro.authors.playbook.cuda.warpgroup_prelude import COPIES, INSTRUCTIONS_OF
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.schedule.contractions import is_matmul
+from kernelpro.authors.playbook.schedule.contractions import find_contraction, is_matmul
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
@@ -34,6 +36,7 @@ _DEVICE_FUNCTIONS = (
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
     *(("reduce_lanes<", REDUCE_LANES), ("scan_lanes<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
     *(("= Tile<", INSTRUCTIONS + TILE), ("load_fragment<", FRAGMENTS)),
+    *(("copy_tile(", COPIES), *((f"wgmma_{kind}(", text) for kind, text in INSTRUCTIONS_OF.items())),
 )
 """Device functions, each with the text of a call to it."""
 
@@ -52,7 +55,8 @@ def write(program: Program, design: Design) -> str:
             groups.append(builder.kernels)
         remaining: Stage | None = stage
         if is_matmul(stage, stage_design):
-            remaining = CudaMatmul(builder, stage, stage_design, number, design.precision).write()
+            matmul = _matmul_class(stage, stage_design, design.precision)
+            remaining = matmul(builder, stage, stage_design, number, design.precision).write()
             stage_design = replace(stage_design, order="rows", split=1)
         if remaining:
             _write_stage(builder, remaining, stage_design, number)
@@ -68,6 +72,14 @@ def write(program: Program, design: Design) -> str:
     call += python_module.library_lines(program, len(program.stages))
     title = "Written by the playbook in CUDA C++."
     return python_module.module_source(program, design, title, kernels, call, builder.tunables)
+
+
+def _matmul_class(stage: Stage, design: StageDesign, precision: str) -> type[CudaMatmul]:
+    """Who writes a product: the design may ask for instructions that its operands or precision exclude."""
+    contraction = find_contraction(stage)
+    assert contraction, "is_matmul comes first"
+    fits = design.wgmma and fits_warpgroups(contraction, design, precision)
+    return WarpgroupMatmul if fits else CudaMatmul
 
 
 def _write_stage(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
@@ -93,10 +105,9 @@ def _header(program: Program, builder: CudaSourceBuilder) -> str:
 def _kernels(builder: CudaSourceBuilder) -> list[str]:
     lines = []
     for kernel in builder.kernels:
-        arguments = ", ".join(
-            _argument(builder, name, kernel.written, " __restrict__") for name in kernel.tensors
-        )
-        signature = f"__launch_bounds__({kernel.threads}) {kernel.name}({arguments})"
+        arguments = [f"const __grid_constant__ CUtensorMap {map.name}" for map in kernel.maps]
+        arguments += [_argument(builder, name, kernel.written, " __restrict__") for name in kernel.tensors]
+        signature = f"__launch_bounds__({kernel.threads}) {kernel.name}({', '.join(arguments)})"
         lines += [f"__global__ void {signature} {{", *indented(kernel.body), "}", ""]
     return lines
 
@@ -117,7 +128,7 @@ def _launchers(
         lines += calls[number - 1] if number else []
         if group:
             name = "run" if len(groups) == 1 else f"run{number}"
-            used = [t.name for t in program.tensors if any(t.name in kernel.tensors for kernel in group)]
+            used = [t.name for t in program.tensors if any(kernel.uses(t.name) for kernel in group)]
             source += _launcher(builder, name, group, used)
             lines.append(f"lib.{name}({', '.join(builder.pointer(tensor) for tensor in used)})")
     return source, lines
@@ -153,7 +164,13 @@ def _launch(builder: CudaSourceBuilder, kernel: CudaKernel) -> list[str]:
             f"cudaFuncSetAttribute({name}, {attribute}, {kernel.shared_bytes});",
             f"if ({name}_memory) return {name}_memory;",
         ]
-    arguments = ", ".join(builder.pointer(tensor) for tensor in kernel.tensors)
+    for map in kernel.maps:
+        lines += [
+            f"CUtensorMap {map.name};",
+            f"if (const int error = encode_map(&{map.name}, {map.arguments})) return error;",
+        ]
+    pointers = [builder.pointer(tensor) for tensor in kernel.tensors]
+    arguments = ", ".join([*(map.name for map in kernel.maps), *pointers])
     configuration = f"{kernel.grid}, {kernel.threads}, {kernel.shared_bytes}, stream"
     return [*lines, f"{name}<<<{configuration}>>>({arguments});"]
 

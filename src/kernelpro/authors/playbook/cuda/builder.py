@@ -13,6 +13,17 @@ from kernelpro.authors.playbook.ir.stages import Program, StoreStep, Tensor
 from kernelpro.authors.playbook.schedule.masked_loads import Predicate
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map (TMA descriptor), which the host creates and passes to the kernel."""
+
+    name: str
+    """The name of the kernel's argument."""
+    tensor: str
+    arguments: str
+    """The arguments of the prelude's encode_map, except the first."""
+
+
 @dataclass
 class CudaKernel:
     """A kernel and its launch configuration. Sizes are C++ expressions of the tunables."""
@@ -29,6 +40,12 @@ class CudaKernel:
     """Tensors that it writes."""
     shared_bytes: str = "0"
     """Bytes of dynamic shared memory."""
+    maps: Sequence[TensorMap] = ()
+    """Kernel arguments that precede the pointers."""
+
+    def uses(self, tensor: str) -> bool:
+        """Whether a launch needs the tensor's address."""
+        return tensor in self.tensors or any(map.tensor == tensor for map in self.maps)
 
 
 class CudaSourceBuilder:
@@ -60,12 +77,18 @@ class CudaSourceBuilder:
         self.written = set()
 
     def add_kernel(
-        self, name: str, body: list[str], grid: str, threads: str, shared_bytes: str = "0"
+        self,
+        name: str,
+        body: list[str],
+        grid: str,
+        threads: str,
+        shared_bytes: str = "0",
+        maps: Sequence[TensorMap] = (),
     ) -> None:
         """Add the kernel. Its arguments are the tensors that the body names."""
         words = set(re.findall(r"\w+", "\n".join(body)))
         tensors = [tensor for tensor in self.tensors if self.pointer(tensor) in words]
-        self.kernels.append(CudaKernel(name, body, grid, threads, tensors, self.written, shared_bytes))
+        self.kernels.append(CudaKernel(name, body, grid, threads, tensors, self.written, shared_bytes, maps))
 
     def tunable(self, name: str, value: int, minimum: int, maximum: int) -> str:
         """Declare a compile-time constant; the tuner also tries its half and its double, within the

@@ -136,12 +136,18 @@ class CudaMatmul:
             f"16 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 512 and {threads} <= 8 * TILE_M{number} and {threads} <= 8 * TILE_N{number}",
         ]
-        body = [*self._tile_position(), *self._left.header(), *self._right.header()]
+        names_of_tunables = ("TILE_M", "TILE_N", "TILE_K", "PIPELINE_STAGES", "THREADS")
+        constants = ", ".join(f"{name} = {name}{number}" for name in names_of_tunables)
+        body = [*self._tile_position(constants), *self._left.header(), *self._right.header()]
         body += [*self._declare_buffers(), *self._main_loop(), *self._epilogue(steps, dict(names))]
+        builder.add_kernel(f"product{number}", body, self._grid(), threads, shared_bytes)
+
+    def _grid(self) -> str:
+        """The number of thread blocks: one for each tile of the result, and for each part of its sum."""
+        number = self._number
         tiles = [f"(({self._rows} + TILE_M{number} - 1) / TILE_M{number})"]
         tiles += [f"(({self._columns} + TILE_N{number} - 1) / TILE_N{number})"]
-        grid = " * ".join([*tiles, str(self._batch.extent), str(self._split)])
-        builder.add_kernel(f"product{number}", body, grid, threads, shared_bytes)
+        return " * ".join([*tiles, str(self._batch.extent), str(self._split)])
 
     def _shared_bytes(self) -> str:
         number, dtype = self._number, self._contraction.left.dtype
@@ -152,13 +158,15 @@ class CudaMatmul:
         ]
         return f"PIPELINE_STAGES{number} * {size} * ({' + '.join(tiles)})"
 
-    def _tile_position(self) -> list[str]:
+    def _tile_position(self, constants: str) -> list[str]:
         """The position of the block's tile. Concurrent blocks take tiles that share rows and columns, so that
-        these stay in the L2 cache."""
-        number, split = self._number, self._split
-        names = ("TILE_M", "TILE_N", "TILE_K", "PIPELINE_STAGES", "THREADS")
+        these stay in the L2 cache.
+
+        `constants` defines TILE_M, TILE_N, TILE_K and PIPELINE_STAGES.
+        """
+        split = self._split
         return [
-            f"constexpr int {', '.join(f'{name} = {name}{number}' for name in names)}, GROUP = 8;",
+            f"constexpr int {constants}, GROUP = 8;",
             f"constexpr int TILES_M = ({self._rows} + TILE_M - 1) / TILE_M;",
             f"constexpr int TILES_N = ({self._columns} + TILE_N - 1) / TILE_N;",
             f"constexpr int TILES_K = ({self._depth} + TILE_K - 1) / TILE_K;",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
+from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.ir.stages import Program, Stage
@@ -56,6 +57,18 @@ def smaller_tile_design(stage: Stage) -> StageDesign:
     return _fit(stage, shrink_tile(design, _MIN_RESULTS) or replace(design, tile_k=16, pipeline_stages=4))
 
 
+def warpgroup_design(stage: Stage) -> StageDesign | None:
+    """TMA and wgmma, with the largest tiles that leave a block for each multiprocessor; None if the operands
+    do not allow it."""
+    contraction = _contraction(stage)
+    design = StageDesign(order="tiles", tile_m=128, tile_n=256, pipeline_stages=4, wgmma=True)
+    if not fits_warpgroups(contraction, design, "tf32"):
+        return None
+    while _blocks(contraction, design.tile_m, design.tile_n) < _SMS and design.tile_n > 64:
+        design = replace(design, tile_n=design.tile_n // 2, pipeline_stages=6)
+    return _fit(stage, design)
+
+
 def multiply_add_design(stage: Stage) -> StageDesign:
     """Multiply-add instead of tensor cores."""
     design = StageDesign(order="rows", tile_m=64, tile_n=64, tile_k=16, threads=64, pipeline_stages=2)
@@ -76,7 +89,7 @@ def _blocks(contraction: Contraction, tile_m: int, tile_n: int) -> int:
 def _fit(stage: Stage, design: StageDesign) -> StageDesign:
     """The design fit to the product; also for the row kernel that runs steps that the epilogue cannot."""
     contraction = _contraction(stage)
-    design = fit_tiles(contraction, design)
+    design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design)
     lanes = min(max(32, power_of_two(iterations(contraction.columns) / 16)), design.threads)
     return replace(
         design,
@@ -111,16 +124,20 @@ def _use_tensor_cores(program: Program, design: Design) -> Design | None:
     return apply_change(program, design, change)
 
 
+def _use_warpgroups(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return None if design.wgmma or not is_matmul(stage, design) else warpgroup_design(stage)
+
+
 def _fewer_threads(design: StageDesign) -> StageDesign | None:
-    return replace(design, threads=design.threads // 2) if design.threads > 64 else None
+    return replace(design, threads=design.threads // 2) if design.threads > 64 and not design.wgmma else None
 
 
 def _more_threads(design: StageDesign) -> StageDesign | None:
-    return replace(design, threads=2 * design.threads) if design.threads < 512 else None
+    return replace(design, threads=2 * design.threads) if design.threads < 512 and not design.wgmma else None
 
 
 def _split_k(stage: Stage, design: StageDesign) -> StageDesign | None:
-    if not stage.product or design.split >= 32:
+    if not stage.product or design.split >= 32 or design.wgmma:
         return None
     too_shallow = 2 * design.split * _MIN_SPLIT_DEPTH // 4 > iterations(_contraction(stage).depth)
     return None if too_shallow else replace(design, split=2 * design.split)
@@ -136,6 +153,12 @@ MOVES = (
         "Compute the matrix product in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         _use_tensor_cores,
+    ),
+    Move(
+        "warpgroup instructions",
+        "Multiply with wgmma, from tiles that TMA copies to shared memory, instead of operands in registers.",
+        ("slow_mma_family",),
+        per_stage(_use_warpgroups),
     ),
     larger_tiles(_per_matmul),
     more_pipeline_stages(_per_matmul),

@@ -62,6 +62,10 @@ def seeds(program: Program) -> list[Seed]:
             "Small blocks, scalar accesses, no caching: many warps with little work each.",
         )
     seeds = [Seed(plans[0], best), Seed(plans[1], wider), Seed(plans[2], plain, is_last_resort=True)]
+    warpgroups = _design_stages(program, _warpgroup_design)
+    if any(stage.wgmma for stage in warpgroups.stages):
+        plan = "Matrix products with wgmma, from tiles that TMA copies to shared memory, with an epilogue."
+        seeds.insert(0, Seed(plan, warpgroups))
     return distinct_seeds(seeds)
 
 
@@ -69,6 +73,7 @@ def fallbacks(program: Program, design: Design) -> list[Design]:
     """Safer designs after a failure, the most similar first."""
     steps = [
         more_exact_math(design),
+        _design_stages(program, _best_design) if any(stage.wgmma for stage in design.stages) else design,
         design.with_all_stages(cache_row=False, split=1),
         _design_stages(program, _plain_design),
     ]
@@ -91,6 +96,12 @@ def _best_design(stage: Stage, program: Program) -> StageDesign:
         return design
     choose = _across_rows_design if _thread_order(stage) == "strips" else _along_rows_design
     return choose(stage, program)
+
+
+def _warpgroup_design(stage: Stage, program: Program) -> StageDesign:
+    """Like the best design, with warpgroup instructions where the operands allow them."""
+    warpgroups = matmul_moves.warpgroup_design(stage) if find_contraction(stage) else None
+    return warpgroups or _best_design(stage, program)
 
 
 def _wider_design(stage: Stage, program: Program) -> StageDesign:

@@ -80,6 +80,9 @@ class StageDesign:
     """GPU products: terms of the sum in a tile of an operand."""
     pipeline_stages: int = 3
     """GPU products: buffers for such tiles; loads run ahead by one less."""
+    wgmma: bool = False
+    """CUDA products on tensor cores: warpgroup instructions fed by TMA, where the operands allow them. Only
+    compute capability 9.0 has them."""
 
 
 @dataclass(frozen=True)
