@@ -70,7 +70,7 @@ def test_a_plan_names_spans_that_are_found() -> None:
     ("old", "new", "complaint"),
     [
         ("y = x * 2", "y = x * 3", "no line equals 'y = x \\* 3'"),
-        ("kind: edit", "kind: perhaps", "say edit or rewrite"),
+        ("kind: edit", "kind: perhaps", "choose edit or rewrite"),
         ("1.4x", "much", "`expected: much`: give the speed-up"),
         ("1.4x", "40%", "`expected: 40%`: give the speed-up"),
         ("language: torch", "language: cpp", "choose triton or cuda or cute"),

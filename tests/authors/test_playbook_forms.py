@@ -111,7 +111,7 @@ def test_a_task_that_is_one_library_call_has_no_library_form() -> None:
 
 def test_the_algebra_is_explained_in_the_source() -> None:
     source = first_sources(COLLAPSES, "cpu", "cpp")["own"]
-    assert "- reduction before product: the sum of linear's results is one dot product a row" in source
+    assert "- reduction before product: the sum of linear's results is one dot product per row" in source
 
 
 def test_folded_weights_follow_their_parameters(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_only_triton_stores_parts_of_a_result() -> None:
         if backend.language == "triton":
             assert "< 19)" in backend.write(program, design)
         else:
-            with pytest.raises(NoProposal, match="only from tiled products in Triton"):
+            with pytest.raises(NoProposal, match="tiled products in Triton"):
                 backend.write(program, design)
     assert list(first_sources(task, "cuda", "triton"))[-1] == "implicit_gemm", "the library is faster here"
 

@@ -1,10 +1,8 @@
 """Anchors: the exact spans of a source that a plan allows to change, and the check that nothing else changed.
 
 A planner quotes the first and the last line of each span. Every quote must match exactly once, and spans must
-not
-overlap. A coder then sends new text for each anchor, so the rest stays unchanged by construction. If the
-coder sends a
-complete file instead, it is accepted only if everything outside the anchors is equal.
+not overlap. A coder then sends new text for each anchor, so that the rest stays unchanged by construction. A
+complete file is accepted instead if it is equal to the original outside the anchors.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class AnchoredSource:
     def check(self, whole: str) -> dict[str, str]:
         """Return the anchors' texts in a complete file. Raises BadInput at the first difference outside them.
 
-        If nothing lies between two anchors, the second gets both texts.
+        If two anchors are adjacent, their texts cannot be told apart: the second gets both.
         """
         lines = whole.splitlines(keepends=True)
         texts: dict[str, str] = {}
@@ -183,8 +181,8 @@ def _with_newline(text: str) -> str:
 
 
 def _find(lines: Sequence[str], wanted: Sequence[str], at: int, last: bool) -> int | None:
-    """Return the position, at or after `at`, of the lines that follow an anchor; at the end for the last
-    anchor."""
+    """Return the position, at or after `at`, of the lines that follow an anchor: for the last anchor they
+    must end the file."""
     bare = [line.rstrip("\r\n") for line in lines]
     if not wanted:
         return len(bare) if last else at

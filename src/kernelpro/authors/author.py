@@ -24,8 +24,8 @@ from kernelpro.records import (
 
 
 class NoProposal(Exception):
-    """The author has no proposal for this assignment. The message says why; `cost` is what the attempt
-    cost."""
+    """The author has no proposal for this assignment. The message says why; `cost` is the cost of the
+    attempt."""
 
     def __init__(self, message: str, cost: Cost | None = None):
         super().__init__(message)
@@ -68,7 +68,7 @@ LANGUAGES: dict[Target, tuple[str, ...]] = {"cuda": ("triton", "cuda", "cute"), 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an author is asked for, and everything it may know."""
+    """What the engine asks of an author, and everything that the author may know."""
 
     step: int
     action: Action
@@ -77,26 +77,27 @@ class Assignment:
     precision: str
     floor_ms: float
     baselines: dict[str, float]
-    """Milliseconds by name."""
+    """Times of the baselines in milliseconds, by name."""
     tolerance: float = 0.0
-    """Relative error that passes on inputs as given; 0 if unknown."""
+    """The relative error (norm) that passes on inputs as given; 0 if unknown."""
     objective: str = ""
     """The objective in words, if it is not speed alone."""
     turn: int = 0
-    """Number of steps this author was asked for before."""
+    """Number of steps that this author was asked for before."""
     attempt: int = 0
-    """Number of earlier requests with the same action and parent; for a new design, of earlier designs."""
+    """Number of earlier requests with the same action and parent; for a new design, the number of earlier
+    designs."""
     graph: Graph | None = None
     """The task's operator graph, if it could be captured."""
     graph_error: str = ""
     """Why there is no graph."""
     other_graphs: tuple[Graph, ...] = ()
-    """The graph for each further shape of the task; of a task with one shape, for another batch size."""
+    """The graph for each further shape of the task; if it has one shape, the graph for another batch size."""
     shapes: tuple[ShapeTimes, ...] = ()
     """The shapes of the task, with their baselines."""
     hardware: Hardware = field(default_factory=Hardware)
     languages: tuple[str, ...] = ()
-    """Languages allowed; empty: all of the target."""
+    """The allowed languages; empty for all languages of the target."""
     parent: KnownCandidate | None = None
     """The candidate to improve or repair; None for a new design."""
     donor: KnownCandidate | None = None
@@ -104,7 +105,9 @@ class Assignment:
     children: tuple[KnownCandidate, ...] = ()
     """Earlier children of the parent."""
     siblings: tuple[KnownCandidate, ...] = ()
+    """Other children of the parent's parent."""
     cousins: tuple[KnownCandidate, ...] = ()
+    """Children of the parent's siblings."""
     leaders: tuple[KnownCandidate, ...] = ()
     """Other candidates that passed, fastest first; without compile seeds."""
     concurrent: tuple[KnownCandidate, ...] = ()
@@ -116,12 +119,13 @@ class Assignment:
     findings: tuple[Finding, ...] = ()
     """The same diagnosis as data, largest expected gain first."""
     evidence: str = ""
+    """Measurements behind the diagnosis, as text."""
     memory: str = ""
     """What this run has learned."""
     knowledge: str = ""
     """What earlier runs have learned."""
     hints: tuple[str, ...] = ()
-    """What the user asks for, in words."""
+    """Hints from the user, in words."""
 
     @property
     def times(self) -> ComparableTimes:
@@ -139,41 +143,41 @@ class Draft:
     author: str = ""
     cost: Cost = field(default_factory=Cost)
     diagnostic: str = ""
-    """The diagnostic whose advice it follows, if any: the success of advice is recorded."""
+    """The diagnostic whose advice the draft follows, if any. The engine records whether the advice helped."""
     expected_speedup: float = 0.0
     """Speed-up over the parent that the author expects; 0 if none is given."""
     facts: tuple[str, ...] = ()
-    """Facts found while writing that later steps should see."""
+    """Facts that the author found and that later steps should see."""
 
 
 class Author(ABC):
-    """Writes candidates. The engine chooses steps by what the class attributes declare."""
+    """Writes candidates. The class attributes tell the engine which steps the author supports."""
 
     name: str
     combines: ClassVar[bool] = False
-    """Whether it can borrow from a second candidate. Others are asked for an improvement instead."""
+    """Whether it can borrow from a second candidate. If not, the engine asks for an improvement instead."""
     improves_own_only: ClassVar[bool] = False
-    """Whether it can improve only what it wrote itself, not the compiler's code."""
+    """Whether it can improve only candidates that it wrote itself, not torch.compile's code."""
     writes_in_order: ClassVar[bool] = False
-    """Whether concurrent steps are written one after another, each with the fingerprints of those before: for
-    authors that need no time to write."""
+    """Whether the engine has concurrent steps written one after another, so that each sees the fingerprints
+    of the ones before. For authors that write in almost no time."""
 
     @abstractmethod
     async def write(self, assignment: Assignment) -> Draft:
-        """Write one candidate; may take long. Raises NoProposal. After a crash the engine may repeat an
+        """Write one candidate; this may take long. Raises NoProposal. After a crash the engine may repeat an
         assignment."""
 
     def set_limits(self, limits: Limits) -> None:  # noqa: B027 (most authors spend nothing)
-        """The limits of the run were raised. Authors that spend money apply them to later questions."""
+        """Apply raised limits of the run to later questions, in authors that spend money."""
 
     def trusted_designs(self, assignment: Assignment) -> list[Draft]:
-        """Its first designs, if KernelPro itself writes their code: they may race in one process before they
-        are judged. `write` returns the same in this order."""
+        """The author's first designs, if KernelPro itself writes their code: the engine may race them in one
+        process before they are judged. `write` returns the same drafts in the same order."""
         return []
 
     def design_count(self, assignment: Assignment) -> int | None:
-        """Return how many new designs it has for this task (at least 1); None if unknown. `assignment` is the
-        first one."""
+        """Return how many new designs the author has for this task (at least 1); None if unknown.
+        `assignment` is the run's first one."""
         return None
 
 

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 _ROLES = ("design", "plan", "code", "debug")
 _TEMPERATURES = {"design": 0.1, "plan": 0.8, "code": 0.1, "debug": 0.1}
-"""STARK's values: planners vary, coders and debuggers do not. `--no-temperature` is for models that reject
-one."""
+"""STARK's values: plans shall vary, code and repairs shall not. `--no-temperature` sends none, for models
+that reject it."""
 
 _SHELL_COMMANDS = {
     "search": 'kernelpro code-search "WORDS" --in cutlass',
@@ -30,7 +30,7 @@ _SHELL_COMMANDS = {
     "definition": "kernelpro code-search --def SYMBOL",
     "uses": "kernelpro code-search --uses SYMBOL",
 }
-"""The shell commands that replace the tools for a coding agent, which answers through files."""
+"""Shell commands that replace the tools for a coding agent, which answers through files."""
 
 
 def create_author(
@@ -40,8 +40,8 @@ def create_author(
 
     `playbook` writes kernels without a model; `playbook:fixed` and `playbook:random` ignore the findings (for
     ablations). `files:DIR` offers the candidates of a folder. `team` is the plan, code and debug agents with
-    the
-    run's models. Transcripts are stored in `folder`, the run's, and their cost counts against the budget.
+    the run's models. Transcripts are stored in the run's `folder`; the cost of earlier ones counts against
+    the budget.
     """
     kind, _, rest = config.author.partition(":")
     if kind == "files" and rest:
@@ -81,14 +81,14 @@ def _create_team(config: RunConfig, folder: Path, report: Callable[[str], None])
     from kernelpro.llm.transcripts import FILE, Transcripts
 
     _check_roles(config)
-    purse = SpendingCap(config.limits.dollars, config.limits.tokens)
+    cap = SpendingCap(config.limits.dollars, config.limits.tokens)
     transcripts = Transcripts(folder / FILE, templates.version())
-    purse.restore(transcripts.spent())
-    models, tell = {}, _without_repeats(report)
+    cap.restore(transcripts.spent())
+    models, report_once = {}, _without_repeats(report)
     for role in _ROLES:
         spec = config.models.get(role) or config.models["code"]
         models[role] = create_model(
-            spec, _settings(config, role, folder.name, tell), purse, transcripts, folder.parent
+            spec, _settings(config, role, folder.name, report_once), cap, transcripts, folder.parent
         )
     tools = tuple(
         Tool(t.name, t.description, t.parameters, t.function, _SHELL_COMMANDS.get(t.name, "")) for t in TOOLS
@@ -97,7 +97,7 @@ def _create_team(config: RunConfig, folder: Path, report: Callable[[str], None])
         RoleModels(models["plan"], _DesignAndCodeModel(models["design"], models["code"]), models["debug"]),
         tools,
         "team",
-        purse,
+        cap,
     )
 
 
@@ -114,8 +114,8 @@ def _check_roles(config: RunConfig) -> None:
         )
 
 
-def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None]) -> ModelSettings:
-    """Return the settings of a role: given values over defaults. `design` inherits unset values from
+def _settings(config: RunConfig, role: str, run: str, report_once: Callable[[str], None]) -> ModelSettings:
+    """Return the settings of a role: the user's values, else defaults. `design` inherits unset values from
     `code`."""
     from kernelpro.llm.prices import Price
     from kernelpro.llm.settings import ModelSettings
@@ -125,7 +125,9 @@ def _settings(config: RunConfig, role: str, run: str, tell: Callable[[str], None
     defaults = {"temperature": _TEMPERATURES[role]} if config.temperature else {}
     prices = {name: Price.parse(text) for name, text in config.prices.items()}
     try:
-        return ModelSettings(**defaults | given, prices=prices, wait=config.wait, scope=run, progress=tell)
+        return ModelSettings(
+            **defaults | given, prices=prices, wait=config.wait, scope=run, progress=report_once
+        )
     except BadInput as error:
         raise BadInput(f"--role {role}: {error}") from None
 
@@ -134,12 +136,12 @@ def _without_repeats(report: Callable[[str], None]) -> Callable[[str], None]:
     """Drop repeated lines: roles that share a model report the same."""
     seen: set[str] = set()
 
-    def tell(line: str) -> None:
+    def report_once(line: str) -> None:
         if line not in seen:
             seen.add(line)
             report(line)
 
-    return tell
+    return report_once
 
 
 class _DesignAndCodeModel:

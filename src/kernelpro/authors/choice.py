@@ -1,5 +1,5 @@
-"""Who writes the kernels of a run, and how much its models may cost: one rule for the command line and
-Python."""
+"""Choose the author of a run and the spending limit of its models. The command line and the Python API share
+these rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelpro.llm.providers import PROVIDERS, Pricing, connect
 from kernelpro.records import BadInput
 
 MODEL_VARIABLE = "KERNELPRO_MODEL"
-"""The environment variable that names a model for all runs, or the playbook."""
+"""The environment variable that names the model of all runs, or `playbook`."""
 DEFAULT_DOLLARS = 5.0
 """A run with a priced model stops at this cost unless its budget says otherwise."""
 
@@ -41,9 +41,9 @@ def choose_author(
     role_models: Mapping[str, str] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> AuthorChoice:
-    """The author and models to use: those given, else KERNELPRO_MODEL, else a provider whose key is set, else
-    the
-    playbook. `role_models` override the model of single roles. Raises BadInput if the choice is ambiguous."""
+    """The author and the models by role: those given, else KERNELPRO_MODEL, else a provider whose key is set,
+    else the playbook. `role_models` overrides the model of single roles. Raises BadInput if the options
+    contradict each other."""
     roles = dict(role_models or {})
     if author:
         if author.partition(":")[0] not in ("playbook", "files"):
@@ -81,8 +81,8 @@ def _choose_model(model: str, environment: Mapping[str, str]) -> AuthorChoice:
 
 
 def cap_dollars(dollars: float | None, models: Mapping[str, str], prices: Mapping[str, str]) -> float:
-    """The limit in US dollars of a run: `dollars` where given (0: no limit), else 5 if one of its models has
-    a price.
+    """The spending limit of a run in US dollars: `dollars` if given (0: no limit), else DEFAULT_DOLLARS if
+    one of its models has a price, else no limit.
 
     A model has a price if the user gave one, the provider reports it, or the price table knows it.
     """

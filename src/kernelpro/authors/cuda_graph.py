@@ -1,7 +1,7 @@
 """A candidate whose kernels are launched as one CUDA graph.
 
-Networks of many small kernels spend much of their time between kernels. A graph launches all of them at once;
-the inputs are copied into buffers that the graph reads, and the outputs out of those that it writes.
+A network of many small kernels spends much of its time between kernels. A CUDA graph launches all of them at
+once. Inputs are copied into the buffers that the graph reads, and outputs out of the buffers that it writes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 MIN_OPERATORS = 16
-"""Operators from which launches are worth a graph."""
+"""From this many operators or launches on, a graph is worth its copies of inputs and outputs."""
 _MODEL = re.compile(r"^class ModelNew\b", re.MULTILINE)
 _GRAPHED = '''
 
 def _copy(value):
-    """The tensors of an output in memory of their own: the next replay overwrites those of the graph."""
+    """Copies the tensors of an output: the next replay overwrites the graph's own."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
@@ -23,7 +23,8 @@ def _copy(value):
 
 
 class ModelNew(LaunchedModel):
-    """Captures the kernels in a CUDA graph at the first call, and again if inputs or weights are others."""
+    """Captures the kernels in a CUDA graph in the first call, and again if a weight has moved or an input
+    has another shape or dtype."""
 
     def _identity(self, inputs):
         return [tensor.data_ptr() for tensor in self._weights] + [(x.shape, x.dtype) for x in inputs]
@@ -31,7 +32,7 @@ class ModelNew(LaunchedModel):
     def _capture(self, inputs):
         self._weights = [*self.parameters(), *self.buffers()]
         parts = [value for module in self.modules() for value in vars(module).values()]
-        self._kept = [value for value in parts if isinstance(value, torch.Tensor)]  # the graph has addresses
+        self._kept = [value for value in parts if isinstance(value, torch.Tensor)]  # the graph reads them
         self._inputs = [x.clone() for x in inputs]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -60,7 +61,7 @@ class ModelNew(LaunchedModel):
 
 
 def in_cuda_graph(source: str) -> str | None:
-    """The source with its model in a CUDA graph; None if it has no class ModelNew."""
+    """The source with its kernels in a CUDA graph; None if it does not define exactly one class ModelNew."""
     if len(_MODEL.findall(source)) != 1:
         return None
     return _MODEL.sub("class LaunchedModel", source).rstrip("\n") + "\n" + _GRAPHED

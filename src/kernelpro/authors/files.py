@@ -1,4 +1,4 @@
-"""`--author files:DIR`: existing candidates, offered one after the other as new designs."""
+"""`--author files:DIR`: existing candidates, offered one after another as new designs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kernelpro.records import BadInput, read_source
 
 
 class FilesAuthor(Author):
+    """Offers the Python files of a folder in alphabetical order."""
+
     def __init__(self, folder: Path):
         self._paths = sorted(folder.glob("*.py"))
         if not self._paths:

@@ -10,7 +10,10 @@ from kernelpro.records import BaselineSeed
 
 
 class SeededAuthor(Author):
-    """Returns the seeds in order and at no cost, then asks the wrapped author, which does not see them."""
+    """Returns the seeds in order and at no cost, then asks the wrapped author.
+
+    The wrapped author's `turn` and `attempt` do not count the seeds.
+    """
 
     def __init__(self, author: Author, seeds: Sequence[BaselineSeed]):
         self.name, self._author, self._seeds = author.name, author, seeds

@@ -1,14 +1,13 @@
 """The playbook: an author that writes kernels without a language model.
 
-It simplifies the task's operator graph, fuses it into programs of stages (forms.py), lets a backend of the
-target write them, and improves the result by moves. The findings on the parent choose the move: the same
-findings that a model would read, the largest expected gain first. If the run also optimizes energy, findings
-on energy come before small gains in time. Moves that no finding suggests come last.
+It simplifies the task's operator graph, fuses it into programs of stages (forms.py), and lets a backend of
+the target write them as seeds. Moves then improve a candidate. The findings on the parent choose the move,
+the largest expected gain first; a model would read the same findings. If the run also optimizes energy,
+findings on energy come before small gains in time. Moves that no finding suggests come last.
 
-A candidate contains all state that the playbook needs (schedule/design.py). For the n-th request of the same
-kind it makes the n-th choice, so that a resumed run continues as it would have. Choices that produce no new
-source are skipped: those that change nothing, and those that another branch of the search has already
-reached.
+A candidate's source contains all state that the playbook needs (schedule/design.py). The n-th request of the
+same kind gets the n-th choice, so that a resumed run continues exactly as before. Choices without a new
+source are skipped: they change nothing, or another branch of the search has already reached them.
 """
 
 from __future__ import annotations
@@ -50,15 +49,16 @@ Order = Literal["findings", "fixed", "random"]
 
 @dataclass(frozen=True)
 class _Seeds:
-    """The designs that the playbook starts from; the first ones are promising, the others last resorts."""
+    """The designs that the playbook starts from: the promising ones, then the last resorts."""
 
     drafts: list[Draft]
     promising: int
+    """Number of promising drafts; they come first."""
 
 
 class Playbook(Author):
-    """Chooses moves by findings, or, to measure what findings are worth, without them: in the `fixed` order
-    of the backend, or in a `random` order that depends on the run's seed, the task and the parent."""
+    """Chooses moves by findings. Two other orders measure what the findings are worth: `fixed` is the
+    backend's order of moves; `random` depends on the run's seed, the task and the parent."""
 
     improves_own_only = True
     writes_in_order = True
@@ -67,20 +67,19 @@ class Playbook(Author):
         self.name = "playbook" if order == "findings" else f"playbook:{order}"
         self._order, self._seed = order, seed
         self._known: tuple[Graph, Target, dict[str, Program]] | None = None
-        """The programs of the last graph: large ones take seconds."""
+        """The programs of the last graph: large ones take seconds to build."""
         self._seeds: tuple[Graph | None, tuple[object, ...], _Seeds] | None = None
-        """The seeds of the last graph, and what else they depend on."""
+        """The last graph, everything else that its seeds depend on, and the seeds."""
 
     def design_count(self, assignment: Assignment) -> int:
-        """How many designs it can start from; 1 if there are none, so that `write` is called and reports
-        why."""
+        """The number of seeds; 1 if there are none, so that `write` is called and reports why."""
         try:
             return len(self.seed_drafts(assignment))
         except NoProposal:
             return 1
 
     def trusted_designs(self, assignment: Assignment) -> list[Draft]:
-        """The designs that it can start from, without those for where all others fail."""
+        """The promising seeds; all seeds if none is promising."""
         try:
             drafts = self.seed_drafts(assignment)
         except NoProposal:
@@ -117,12 +116,12 @@ class Playbook(Author):
     def _write_seed(self, assignment: Assignment) -> Draft:
         drafts = self.seed_drafts(assignment)
         if assignment.attempt >= len(drafts):
-            raise NoProposal(f"all {len(drafts)} designs that the playbook starts from have been written")
+            raise NoProposal(f"the playbook has written all of its {len(drafts)} initial designs")
         return drafts[assignment.attempt]
 
     def seed_drafts(self, assignment: Assignment) -> list[Draft]:
         """The first seed of each form and language, then the second of each, and so on; last resorts at the
-        end. Raises NoProposal, with the reasons, if no language can write any."""
+        end. Raises NoProposal, with the reasons, if no backend can write any."""
         capability = assignment.hardware.capability
         key = assignment.target, assignment.languages, assignment.precision, assignment.task.id, capability
         if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
@@ -245,8 +244,8 @@ class _Choice:
 
 @dataclass(frozen=True)
 class ShapeWriter:
-    """Writes kernels for all shapes of a task; of a task with one shape, for another batch size too where
-    that costs nothing."""
+    """Writes kernels that serve all shapes of a task. If the task has one shape, the kernel also serves other
+    batch sizes where that costs no time."""
 
     others: tuple[dict[str, Program], ...]
     """The programs for the other shapes, by form."""
@@ -271,7 +270,8 @@ class ShapeWriter:
         general = self._generalized(source, backend, program, design)
         if general is None and self.is_several:
             raise NoProposal(
-                f"the playbook's {backend.language} code for these shapes differs in more than sizes"
+                f"the playbook's {backend.language} code differs in more than sizes between these shapes: "
+                "no kernel serves all of them"
             )
         return general or source
 
@@ -290,8 +290,8 @@ class ShapeWriter:
 def _interleaved_seeds(
     backends: list[Backend], programs: dict[str, Program], reasons: dict[str, None]
 ) -> Iterator[tuple[str, Backend, Seed]]:
-    """The first seed of each form and backend, then the second of each; adds the reasons where there are
-    none."""
+    """The first seed of each form and backend, then the second of each, and so on. Adds to `reasons` why a
+    backend has no seeds for a form."""
     columns = []
     for form, program in programs.items():
         for backend in backends:
@@ -325,7 +325,7 @@ def _as_graph(seed: Seed) -> Seed:
 
 
 def _seed_plan(seed: Seed, program: Program) -> str:
-    """The seed's plan, with the algebra and the library calls before it."""
+    """The seed's plan, preceded by the algebra and the library calls."""
     parts = []
     if program.rewrites:
         rules = ", ".join(dict.fromkeys(step.rule for step in program.rewrites))
@@ -339,8 +339,8 @@ def _seed_plan(seed: Seed, program: Program) -> str:
 def _choices(
     backend: Backend, program: Program, design: Design, findings: tuple[Finding, ...]
 ) -> list[_Choice]:
-    """The moves that change the design: those that findings suggest, in the order of the findings, then the
-    rest."""
+    """The moves that change the design: first those that findings suggest, in the order of the findings, then
+    all others."""
     suggested: list[tuple[Move, Finding | None]] = [
         (move, finding)
         for finding in _prioritized(findings)
@@ -355,8 +355,8 @@ def _choices(
 
 
 def _prioritized(findings: tuple[Finding, ...]) -> list[Finding]:
-    """The order of findings if some are about energy: large losses of time, which cost energy too, then
-    energy, then small losses of time."""
+    """The findings by priority. If some are about energy, the order is: large losses of time, which cost
+    energy too; losses of energy; small losses of time."""
     if all(finding.objective == "speed" for finding in findings):
         return list(findings)
 

@@ -1,8 +1,7 @@
-"""Answer formats of the agents: what each role must send, and how the answer is parsed.
+"""Answer formats of the agents: what each role must send, and how its answer is parsed.
 
-An answer is Markdown: a few `key: value` lines, then fenced blocks. Code stands in fences only. An answer
-that
-does not fit raises BadInput; the message goes back to the model.
+An answer is Markdown: a few `key: value` lines, then fenced blocks. Code is in fenced blocks only. For an
+answer that does not fit, the parser raises BadInput, and its message goes back to the model.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from kernelpro.records import BadInput
 
 _HEADER = re.compile(r"[ \t*_-]*(?P<key>[A-Za-z][A-Za-z ]{1,24}?)[*_ \t]*:[*_]*[ \t]*(?P<value>.*)")
 _LONGEST_SPANS = 24_000
-"""Characters that the spans of a plan may hold: half of what a coder sees of a file (sections.py)."""
+"""Maximum characters in the spans of a plan: half of what a coder sees of a file (sections.py)."""
 
 
 def header_fields(text: str) -> dict[str, str]:
-    """Return the `key: value` lines outside fences. Keys are in lower case; the first of equal keys
-    counts."""
+    """Return the `key: value` lines outside fences, with lower-case keys. The first of equal keys counts."""
     lines, inside = text.replace("\r\n", "\n").split("\n"), set()
     for fence in fenced_blocks(text):
         inside |= set(range(fence.line - 1, fence.line + fence.body.count("\n") + 1))
@@ -98,14 +96,14 @@ class PlanAnswer:
     transformation: str
     hypothesis: str
     expected_speedup: float
-    """Over the present kernel."""
+    """Speed-up over the present kernel."""
     finding: str
     """The diagnostic whose advice the plan follows; empty if none."""
     source: AnchoredSource | None
     """The file with the spans to change; None for a rewrite."""
     language: str
     instructions: str
-    """The answer without its anchor blocks, for the coder, who sees the marked file."""
+    """The answer without its anchor blocks: the coder sees the marked file instead."""
 
 
 class PlanFormat:
@@ -149,7 +147,7 @@ next line that equals the last line:
         expected_speedup = parse_speedup(fields["expected"])
         kind = fields["kind"].lower().strip("`. ")
         if kind not in ("edit", "rewrite"):
-            raise BadInput(f"`kind: {fields['kind']}`: say edit or rewrite")
+            raise BadInput(f"`kind: {fields['kind']}`: choose edit or rewrite")
         language = fields.get("language", self._language).lower().strip("`. ") or self._language
         if language not in (*self._languages, self._language, "torch"):
             raise BadInput(f"`language: {language}`: choose {' or '.join(self._languages)}")

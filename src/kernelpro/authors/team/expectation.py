@@ -1,4 +1,4 @@
-"""Parse the speed-up that a plan expects. Accepted forms, in this order:
+"""Parse the speed-up that a plan expects. The first form that matches gives the factor:
 
     1.4x, about 1.4 times, 1,4x, 1.3x to 1.5x (the lower bound counts), 1.4    the factor
     from 0.5 ms to 0.3 ms, 500 us -> 0.3 ms                                    before / after

@@ -6,8 +6,8 @@
     code     task, device and baselines, plan, the marked file; children; cousins; memory
     debug    task, device and baselines, plan, the file, the failure; siblings; memory
 
-Every section has a token limit. If all of them together exceed the window, the least valuable are truncated
-first. In a marked file that is too long, the spans stay and the lines farthest from them are left out
+Every section has a token limit. If all of them together exceed the window, the least valuable ones are
+truncated first. A marked file that is too long keeps its spans and loses the lines farthest from them
 (anchors.py).
 """
 
@@ -23,8 +23,8 @@ from kernelpro.records import ComparableTimes, Verdict
 
 CHARACTERS_PER_TOKEN = 4
 WINDOW_TOKENS = 24_000
-"""Size of a prompt without its system part. A long kernel (6,000), its evidence (2,500) and related kernels
-fit easily."""
+"""Maximum tokens of a prompt without its system part. A long kernel (6,000), its evidence (2,500) and related
+kernels fit easily."""
 _CAPS = {
     "source": 12_000,
     "plan": 8_000,
@@ -37,7 +37,7 @@ _CAPS = {
 _CAPS |= {"siblings": 3_000, "cousins": 4_000, "faster": 4_000, "second": 8_000}
 _CAPS |= {"leaders": 1_500, "memory": 1_000, "knowledge": 500, "hints": 2_000}
 MAX_FILE_CHARACTERS = CHARACTERS_PER_TOKEN * _CAPS["source"] - 1_000
-"""Characters of a marked file; leaves room for its marks and its title."""
+"""Maximum characters of a marked file; leaves room for its marks and its title."""
 _ORDER = [
     *(
         "source",
@@ -56,7 +56,7 @@ _ORDER = [
     ),
     *("leaders", "siblings", "cousins", "knowledge", "faster"),
 ]
-"""Most valuable first."""
+"""Section names, the most valuable first."""
 _PRODUCT = re.compile(r"\.(\w*mm\w*|matmul|linear|einsum|conv\w*|\w*attention\w*)\.")
 _PRECISION = {
     "fp32": "every product and sum in float32; TF32 and half precision are rejected as wrong.",
@@ -71,7 +71,7 @@ def describe_precision(precision: str) -> str:
 
 
 def fit_window(sections: dict[str, str], tokens: int = WINDOW_TOKENS) -> dict[str, str]:
-    """Truncate each section to its limit, then the least valuable ones until all fit into the window."""
+    """Truncate each section to its limit, then the least valuable ones until all fit into `tokens`."""
     capped = {name: truncate(text, _CAPS.get(name, 4_000)) for name, text in sections.items()}
     room = tokens * CHARACTERS_PER_TOKEN
     fitted = {}
@@ -110,7 +110,8 @@ def device_and_baselines(assignment: Assignment) -> str:
     if assignment.objective:
         lines.append(f"- objective: {assignment.objective}")
     definition = (
-        "inputs and outputs moved once, the fewest operations, at those ceilings; may be out of reach"
+        "time to move inputs and outputs once and do the fewest operations, at these ceilings; "
+        "may be out of reach"
     )
     lines.append(f"- floor: {assignment.floor_ms:.4f} ms ({definition})")
     limit = (
@@ -123,11 +124,11 @@ def device_and_baselines(assignment: Assignment) -> str:
 
 
 def _shape_lines(assignment: Assignment) -> list[str]:
-    """The shapes of a task with several, with the baselines of each."""
+    """The shapes of a task that has several, each with its baselines."""
     if len(assignment.shapes) < 2:
         return []
     lines = [
-        f"- the kernel must be right for inputs of {len(assignment.shapes)} shapes: read sizes from the "
+        f"- the kernel must be correct for inputs of {len(assignment.shapes)} shapes: read sizes from the "
         "inputs, and choose tiles by them; times are means over all calls"
     ]
     for shape in assignment.shapes:
@@ -137,16 +138,20 @@ def _shape_lines(assignment: Assignment) -> list[str]:
 
 
 def other_directions(directions: Iterable[str], asked: int) -> str:
-    """Say what other designs of this run are asked for. `asked`: how many had this very direction before."""
+    """List the directions of the run's other designs. `asked`: earlier designs with this same direction."""
     texts = [f"({text})" for text in directions]
-    lines = [f"Other engineers work on the same task independently: {' '.join(texts)}"] if texts else []
+    lines = (
+        [f"Other engineers independently get other directions for this task: {' '.join(texts)}"]
+        if texts
+        else []
+    )
     if asked:
         lines.append("Others got the same direction. Do not use the first decomposition that comes to mind.")
     return "\n".join(lines)
 
 
 def has_matrix_work(assignment: Assignment) -> bool:
-    """Whether the task has matrix products or convolutions; True if its graph is uncandidate."""
+    """Whether the task has matrix products or convolutions; True if its graph is unknown."""
     if assignment.graph is None:
         return True
     return any(_PRODUCT.search(node.op) for node in assignment.graph.nodes)
@@ -167,7 +172,7 @@ def reference_section(assignment: Assignment) -> str:
 
 
 def describe_verdict(verdict: Verdict | None, times: ComparableTimes) -> str:
-    """Describe a verdict in one line, with its comparable time: prompts show several candidates."""
+    """Describe a verdict in one line, with the time on the scale that compares candidates."""
     if verdict is None:
         return "not judged"
     ms = times.interval(verdict)
@@ -178,7 +183,7 @@ def describe_verdict(verdict: Verdict | None, times: ComparableTimes) -> str:
 
 
 def candidate_list(title: str, relatives: Iterable[KnownCandidate], times: ComparableTimes) -> str:
-    """List candidates with plan and result, one line each."""
+    """List candidates, one line each: step, language, plan and result."""
     lines = [
         f"- step {candidate.number}{f', {candidate.verdict.language}' if candidate.verdict else ''}: "
         f"{summarize(candidate.plan) or 'no plan'} -> "
@@ -233,8 +238,8 @@ def file_section(title: str, source: str) -> str:
 
 
 def hints_section(hints: Sequence[str]) -> str:
-    """Show what the user asks for; empty without hints."""
-    return section("Hints of the user: follow them where they apply", "\n".join(f"- {h}" for h in hints))
+    """Show the user's hints; empty if there are none."""
+    return section("Hints from the user: follow them where they apply", "\n".join(f"- {h}" for h in hints))
 
 
 def section(title: str, text: str) -> str:

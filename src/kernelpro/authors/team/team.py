@@ -1,14 +1,13 @@
-"""The agents as one author. For each action of the search, these questions go to a model:
+"""The agents as one author. For each action of the search, it asks models these questions:
 
     seed      design: a complete kernel; the direction (language, decomposition) varies from seed to seed
-    improve   plan: one transformation with a hypothesis and anchors; then code: the anchors' new text, or a
-    rewrite
-    combine   the same, with a second kernel in the planner's context to borrow from
-    debug     debug: the cause, and the smallest change that removes it
+    improve   plan: one transformation with a hypothesis and anchors;
+              then code: new text for the anchors, or a complete file for a rewrite
+    combine   as improve; the planner also sees a second kernel to borrow from
+    debug     debug: the cause of a failure, and the smallest change that removes it
 
-Each role may have its own model. Answers are checked against their format. The hypothesis stays with the
-draft and is
-compared with the measurement when the step is finished.
+Each role may have its own model. Every answer is checked against its format. The draft keeps the plan's
+hypothesis, which the engine compares with the measurement when the step is finished.
 """
 
 from __future__ import annotations
@@ -95,20 +94,20 @@ _CPU_DIRECTIONS = (
         "(online, split, recomputed, reordered).",
     ),
 )
-"""Languages and decompositions for new designs, used in turn: independent starts beat variations of one."""
+"""Language and instruction of each new design, used in turn: independent starts beat variations of one."""
 _EDIT_INSTRUCTIONS = (
     "The file is shown with marked spans (`<<<<<<< NAME` to `>>>>>>> NAME`; the marks are not part of it). "
     "Send new text for every span and nothing else. Everything outside the spans stays unchanged."
 )
 _REWRITE_INSTRUCTIONS = "The plan asks for a rewrite: send the complete file."
 _NOTHING_FOUND = ("error:", "nothing matches", "no line matches", "(stopped:")
-"""How answers of the code search begin that contain no source."""
+"""First words of code-search answers that contain no source."""
 _OLD_FILE_TOKENS = 3_000
 """Tokens shown of a file that is to be rewritten: enough to borrow from."""
 
 
 class _AnswerFormat(Generic[T]):
-    """Adapts a format of the team to the LLM layer: an answer that does not fit raises Malformed."""
+    """Adapts a format of answers.py to the LLM layer: an answer that does not fit raises Malformed."""
 
     def __init__(self, form: Any):
         self._form = form
@@ -146,8 +145,8 @@ class Team(Author):
         name: str = "team",
         cap: SpendingCap | None = None,
     ):
-        """`tools`: the code search, offered if there is a source tree to search. `cap`: what the models may
-        spend."""
+        """`tools`: the code search; models get it only if a source tree is installed. `cap`: the models'
+        spending limit."""
         self._cap = cap
         self._models, self._tools, self.name = (
             models,
@@ -181,7 +180,7 @@ class Team(Author):
             "ground": sections.device_and_baselines(a),
             "direction": f"{direction}\n{others}".strip(),
             "hints": sections.hints_section(a.hints),
-            "leaders": sections.candidate_list("Existing kernels: do something else", a.leaders, a.times),
+            "leaders": sections.candidate_list("Existing kernels: design another one", a.leaders, a.times),
             "memory": sections.section("What this run has learned", a.memory),
             "knowledge": sections.section("What earlier runs have learned", a.knowledge),
         }
@@ -282,7 +281,9 @@ class Team(Author):
             "source": a.parent.source.rstrip(),
             "hints": sections.hints_section(a.hints),
             "failure": f"{verdict.status}: {verdict.reason}" if verdict else "not judged",
-            "siblings": sections.source_of_first("A working sibling", _working(a.siblings), a.times),
+            "siblings": sections.source_of_first(
+                "A working kernel with the same parent", _working(a.siblings), a.times
+            ),
             "memory": sections.section("What this run has learned", a.memory),
         }
         reply: Reply[DebugAnswer] = await self._ask(
@@ -328,7 +329,7 @@ class Team(Author):
 
 
 def _with_tree_names(tools: tuple[Tool, ...], names: list[str]) -> tuple[Tool, ...]:
-    """Return the tools with the available trees in their descriptions; nothing if there is no tree."""
+    """Return the tools with the names of the installed trees in their descriptions; none without a tree."""
     if not names:
         return ()
     hint = "" if "cutlass" in names else " Always name one: the default, cutlass, is not installed."
@@ -337,7 +338,7 @@ def _with_tree_names(tools: tuple[Tool, ...], names: list[str]) -> tuple[Tool, .
 
 
 def _directions(a: Assignment) -> list[tuple[str, str]]:
-    """Return language and direction of each new design, in order."""
+    """Return the language and the instruction of each new design, in order."""
     directions = list(_CPU_DIRECTIONS if a.target == "cpu" else _GPU_DIRECTIONS)
     if a.languages:
         return [direction for direction in directions if direction[0] in a.languages]
@@ -348,9 +349,9 @@ def _directions(a: Assignment) -> list[tuple[str, str]]:
 
 
 def _guide(language: str, a: Assignment, pieces: bool) -> str:
-    """Render the guide to the language, or to all languages of the target if it is open.
+    """Render the guide to the language, or to all allowed languages if none is chosen yet.
 
-    `pieces`: include the building blocks for Hopper, which a planner does not need.
+    `pieces`: include the building blocks for Hopper (prompts/hopper.md), which a planner does not need.
     """
     facts = a.hardware.facts
     values = {
@@ -367,8 +368,8 @@ def _guide(language: str, a: Assignment, pieces: bool) -> str:
 
 
 def _architecture(capability: str) -> str:
-    """Return the architecture as nvcc names it. From Hopper on, `a` enables architecture-specific
-    features."""
+    """Return the architecture as nvcc names it, such as `90a`. From Hopper on, the suffix `a` enables
+    architecture-specific features."""
     return capability.replace(".", "") + ("a" if float(capability) >= 9 else "")
 
 
@@ -377,8 +378,7 @@ def _working(relatives: Any) -> list[Any]:
 
 
 def _facts(reply: Reply[Any]) -> tuple[str, ...]:
-    """Return the results of code searches, so that later steps need not repeat them. Failed searches are left
-    out."""
+    """Return the first line of each successful code search, so that later steps need not repeat it."""
     facts = []
     for message in reply.messages:
         if message.get("role") == "tool" and not message.get("failed"):

@@ -1,10 +1,9 @@
 """Prompt templates: Markdown files with $placeholders. A placeholder without a value is an error.
 
-Every rule in a template ends with its id in an HTML comment, which is removed before a model sees the prompt.
-A test
-compares the ids with a list kept by hand, so that rewording a prompt loses no rule.
+Every rule in a template ends with its id in an HTML comment, which is removed before a model sees the
+prompt. A test compares the ids with a list kept by hand, so that no rule is lost when a prompt is reworded.
 
-Templates have a version. It is stored with every exchange, so that answers to different prompts can be told
+The templates have a version, which is stored with every exchange: it tells answers to different prompts
 apart.
 """
 
@@ -18,7 +17,7 @@ from string import Template
 from kernelpro.records import digest
 
 NUMBER = 2
-"""Version of what the prompts ask for. Raise it when a rule changes, not when one is reworded."""
+"""Version of the rules. Increment it when a rule changes, not when a rule is only reworded."""
 _RULE_ID = re.compile(r" *<!--.*?-->")
 
 
@@ -34,7 +33,7 @@ def prompt(name: str, **values: object) -> str:
 
 
 def guide(language: str, **values: object) -> str:
-    """Render the guide to a language: how kernels are built and called, and what is fast."""
+    """Render the guide to a language: how to build and call its kernels, and what makes them fast."""
     return _template("guides", language).substitute(values).strip()
 
 

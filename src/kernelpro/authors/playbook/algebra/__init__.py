@@ -1,16 +1,16 @@
-"""Algebra on the operator graph. In: a task's graph (records.Graph). Out: a cheaper graph that computes the
-same, and the steps that led there, each with its reason.
+"""Algebraic simplification. In: a task's operator graph (records.Graph). Out: a cheaper graph that computes
+the same, and the rewrites that led there, each with its reason.
 
-simplify.py           applies all rules until none applies
+simplify.py           applies the rules until none applies any more
 graph_editor.py       a graph that rules can change
-constants.py          values that are the same for all finite inputs, reductions over one element, clamps
-reduction_first.py    a sum or mean of a product or convolution, computed before it
-convolution_sums.py   the sum of a convolution over all positions
-products.py           products with diagonal matrices, pooled features, and shifts that a norm removes
-reductions.py         what the rules know about reductions
-weight_folding.py     scales, shifts and evaluation-mode batch norms as part of the weights
+constants.py          rules for values that do not depend on inputs, reductions over one element, and clamps
+reduction_first.py    rule: reduce the operands of a product or convolution instead of its results
+convolution_sums.py   the sum of a convolution over all positions, as one small product
+products.py           rules for products with diagonal matrices, pooled features, and shifts before a norm
+reductions.py         reads a node as a reduction
+weight_folding.py     rule: fold scales and evaluation-mode batch norms into a convolution's weights
 
-Weights are folded by operators of the graph, in every call: an update of a parameter, however it is made, is
-never missed. All rules assume finite values: a reordered sum may be NaN where the original is infinite. So no
-rule applies to float16, whose intermediate results overflow easily.
+Weights are folded by operators of the graph in every call, so that no update of a parameter is missed. All
+rules assume finite values: a reordered sum may be NaN where the original is infinite. So no rule that
+reorders sums applies to float16, whose intermediate results overflow easily.
 """

@@ -1,7 +1,7 @@
-"""Values that are the same for all finite inputs, reductions over one element, and clamps without effect.
+"""Rules for values that are the same for all finite inputs, reductions over one element, and clamps.
 
-A value that depends on inputs becomes a constant only if everything before it stays finite for finite inputs:
-after exp, log or a division, the original may be NaN where the constant is not.
+A value computed from inputs becomes a constant only if all operators before it return finite results for
+finite inputs. After exp, log or a division, the original may be NaN where the constant is not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _EXACT = ("float32", "float64")
 
 
 def reduce_one_element(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: the sum, mean, maximum or logsumexp of one element is that element."""
+    """Rule: the sum, mean, maximum or logsumexp of one element is that element."""
     call = read_reduction(editor, node)
     if call and call.count == 1:
         editor.replace(node, editor.reshape(node, call.source, node.shape))
@@ -75,7 +75,7 @@ def reduce_one_element(editor: GraphEditor, node: Node) -> Rewrite | None:
 
 
 def fold_constants(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: softmax over one element is 1, and a value minus itself is 0."""
+    """Rule: softmax over one element is 1, and a value minus itself is 0."""
     name, source = operator_name(node), editor.operand(node, 0)
     if source is None or node.dtype not in _EXACT:
         return None
@@ -97,7 +97,7 @@ def fold_constants(editor: GraphEditor, node: Node) -> Rewrite | None:
 
 
 def simplify_clamps(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: drops a clamp that no value reaches, and merges two clamps."""
+    """Rule: drop a clamp that no value reaches, replace one that all values reach, merge two clamps."""
     bounds, source = _clamp_bounds(editor, node), editor.operand(node, 0)
     if bounds is None or source is None or source.dtype != node.dtype:
         return None
@@ -123,11 +123,11 @@ def simplify_clamps(editor: GraphEditor, node: Node) -> Rewrite | None:
     merged = [min(max(bound, low), high) for bound in inner]
     numbers = [None if math.isinf(bound) else bound for bound in merged]
     editor.replace(node, editor.add(node, "clamp.default", node.shape, origin, *numbers))
-    return Rewrite("merged clamps", f"two clamps are one to [{merged[0]:g}, {merged[1]:g}]")
+    return Rewrite("merged clamps", f"two clamps combine into one to [{merged[0]:g}, {merged[1]:g}]")
 
 
 def merge_numbers(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: two factors, or two addends, that are numbers become one."""
+    """Rule: two constant factors, or two constant addends, become one."""
     name, source = operator_name(node), editor.operand(node, 0)
     if name not in ("mul", "div", "add", "sub") or source is None or node.dtype not in _EXACT:
         return None
@@ -147,11 +147,11 @@ def merge_numbers(editor: GraphEditor, node: Node) -> Rewrite | None:
         return None
     op = "mul" if name in factors else "add"
     editor.replace(node, editor.add(node, f"{op}.Tensor", node.shape, origin, number))
-    return Rewrite("merged numbers", f"two {'factors' if op == 'mul' else 'addends'} are one: {number:g}")
+    return Rewrite("merged numbers", f"two {'factors' if op == 'mul' else 'addends'} combine into {number:g}")
 
 
 def _number(editor: GraphEditor, node: Node) -> float | None:
-    """The second operand, if it is a number; None with options such as alpha or a rounding mode."""
+    """The second operand if it is a number; None if there are options such as alpha or a rounding mode."""
     number = editor.argument(node, 1, "other")
     plain = not node.kwargs and len(node.args) == 2
     return (
@@ -168,7 +168,7 @@ def _is_finite(editor: GraphEditor, node: Node) -> bool:
 
 
 def _clamp_bounds(editor: GraphEditor, node: Node) -> tuple[float, float] | None:
-    """The bounds of an operator that clamps to numbers."""
+    """The bounds of an operator that clamps to constants; None for other operators."""
     name = operator_name(node)
     if name in ("relu", "relu6"):
         return _RANGES[name]

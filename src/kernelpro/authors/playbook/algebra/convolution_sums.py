@@ -1,10 +1,10 @@
-"""The sum of a convolution over all positions: one small product instead of the convolution.
+"""The sum of a convolution over all positions, as one small product.
 
-Output o of a convolution reads input o * stride + k * dilation - padding for each offset k of its kernel; in
+For each offset k of its kernel, output o of a convolution reads input o * stride + k * dilation - padding. In
 a transposed convolution, input i is added to output i * stride + k * dilation - padding. So the sum over all
-outputs is, for each offset k, the weight at k times the sum of the inputs that meet it: all inputs but those
-at the border. Dimension by dimension, the sums of all inputs are computed once, and the few that an offset
-misses are subtracted.
+outputs is the sum over k of (weight at k) times (sum of the inputs that k meets). Offset k meets all inputs
+except a few at the border. Dimension by dimension, the sum of all inputs is computed once, and for each
+offset the few inputs that it misses are subtracted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kernelpro.authors.playbook.algebra.graph_editor import GraphEditor, operato
 from kernelpro.records import Node
 
 _MAX_MISSED = 8
-"""Inputs at the border that an offset of the kernel may miss; each costs an operator."""
+"""Most inputs that an offset of the kernel may miss; each costs two operators."""
 
 
 def sum_over_positions(editor: GraphEditor, node: Node, kind: str, conv: Node) -> tuple[Node, str] | None:
-    """The sum or mean over all positions as a product, with all dimensions kept; None if the border is not
-    small, as with a stride that skips inputs."""
+    """The sum or mean over all positions as a product, with all dimensions kept, and a description of it.
+    None if an offset misses too many inputs, for example because of a stride."""
     x, weight, bias = editor.operand(conv, 0), editor.operand(conv, 1), editor.operand(conv, 2, "bias")
     assert x and weight
     transposed = operator_name(conv).startswith("conv_transpose")
@@ -65,7 +65,7 @@ def _per_dim(argument: object, rank: int, default: int) -> list[int]:
 def _missed(
     transposed: bool, inputs: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int
 ) -> list[list[int]]:
-    """For each offset of the kernel, the inputs along one dimension that it does not meet."""
+    """For each offset of the kernel, the inputs along one dimension that it misses."""
     missed = []
     for k in range(kernel):
         shift = k * dilation - padding
@@ -78,7 +78,7 @@ def _missed(
 
 
 def _sums_by_offset(editor: GraphEditor, node: Node, x: Node, dim: int, missed: list[list[int]]) -> Node:
-    """Replaces a dimension of positions by one of offsets: the sum of the inputs that each offset meets."""
+    """Replaces a spatial dimension by one over offsets: for each, the sum of the inputs that it meets."""
     total = editor.reduce(node, "sum", x, [dim])
     parts = []
     for inputs in missed:

@@ -1,4 +1,4 @@
-"""A graph that rules can change: nodes by name, their users, and new nodes in front of an existing one."""
+"""A graph that rules can change: look up nodes and their users, add nodes before others, replace nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from kernelpro.records import Graph, Node
 
 ROUNDED = ("float32", "float64", "bfloat16")
-"""Types in which a sum may be reordered: float16 overflows too easily."""
+"""Types in which a sum may be reordered; not float16, which overflows too easily."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One step of algebra."""
+    """One applied rule."""
 
     rule: str
     reason: str
@@ -33,7 +33,7 @@ class GraphEditor:
 
     @property
     def operators(self) -> list[Node]:
-        """The nodes that compute something, results before their operands."""
+        """All nodes but inputs and parameters, each before its operands."""
         return [node for node in reversed(self._nodes) if node.op not in ("input", "parameter")]
 
     def node(self, name: str) -> Node:
@@ -41,7 +41,7 @@ class GraphEditor:
         return self._by_name[name]
 
     def argument(self, node: Node, position: int, name: str = "", default: Any = None) -> Any:
-        """An argument by name or position, as plain JSON."""
+        """An argument by name or position, as JSON (records.Node)."""
         if name in node.kwargs:
             return node.kwargs[name]
         return node.args[position] if position < len(node.args) else default
@@ -52,18 +52,18 @@ class GraphEditor:
         return self._by_name[value["value"]] if isinstance(value, dict) and "value" in value else None
 
     def users(self, node: Node) -> list[Node]:
-        """The nodes that read a value; the node itself once more for each output of the graph."""
+        """The nodes that read a value, plus the node itself once for each graph output that it is."""
         users = [
             user for user in self._nodes if node.name in set(references([*user.args, *user.kwargs.values()]))
         ]
         return users + [node] * self.outputs.count(node.name)
 
     def has_one_user(self, node: Node) -> bool:
-        """Whether nothing else needs the value."""
+        """Whether exactly one node, or one output, uses the value."""
         return len(self.users(node)) == 1
 
     def add(self, before: Node, op: str, shape: Sequence[int], *args: Any, **kwargs: Any) -> Node:
-        """A new node in front of another one; tensor arguments are nodes."""
+        """Add a node of the same dtype before another one; tensor arguments are passed as nodes."""
         self._count += 1
         node = Node(
             f"folded{self._count}",
@@ -80,7 +80,7 @@ class GraphEditor:
     def reduce(
         self, before: Node, kind: str, source: Node, dims: Sequence[int], keepdim: bool = False
     ) -> Node:
-        """A new sum or mean over dimensions; the source itself if there are none."""
+        """Add a sum or mean over dimensions; returns the source if `dims` is empty."""
         if not dims:
             return source
         shape = [1 if d in dims else size for d, size in enumerate(source.shape)]
@@ -95,7 +95,7 @@ class GraphEditor:
         return self.add(before, "reshape.default", shape, source, list(shape))
 
     def replace(self, node: Node, new: Node) -> None:
-        """Lets all users of a node read another one, and drops what is no longer needed."""
+        """Let all users of a node read another one, and drop nodes that are no longer used."""
         for position, user in enumerate(self._nodes):
             if node.name in set(references([*user.args, *user.kwargs.values()])):
                 args = tuple(_renamed(arg, node.name, new.name) for arg in user.args)

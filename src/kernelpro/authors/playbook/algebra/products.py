@@ -1,4 +1,4 @@
-"""Products with diagonal matrices, pooled features, and shifts that a norm removes."""
+"""Rules for products with diagonal matrices, pooled features, and shifts that a norm removes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NORMS = ("batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_fu
 
 
 def multiply_by_diagonal(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: a product with a diagonal matrix scales rows or columns."""
+    """Rule: a product with a diagonal matrix scales rows or columns."""
     if operator_name(node) not in ("mm", "matmul") or node.dtype not in ROUNDED or len(node.shape) != 2:
         return None
     for position, what in ((0, "rows"), (1, "columns")):
@@ -29,13 +29,13 @@ def multiply_by_diagonal(editor: GraphEditor, node: Node) -> Rewrite | None:
         scale = editor.reshape(node, vector, (vector.shape[0], 1) if position == 0 else vector.shape)
         editor.replace(node, editor.add(node, "mul.Tensor", node.shape, other, scale))
         return Rewrite(
-            "diagonal matrix", f"a product with a diagonal matrix scales the {what} of the other one"
+            "diagonal matrix", f"a product with a diagonal matrix scales the {what} of the other matrix"
         )
     return None
 
 
 def pool_weights(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: an average over neighbouring features of a linear layer is a layer with averaged weights."""
+    """Rule: averaging neighbouring features of a linear layer is a linear layer with averaged weights."""
     if operator_name(node) != "avg_pool1d" or node.dtype not in ROUNDED:
         return None
     source = editor.operand(node, 0)
@@ -67,12 +67,12 @@ def pool_weights(editor: GraphEditor, node: Node) -> Rewrite | None:
     editor.replace(node, editor.reshape(node, result, node.shape))
     return Rewrite(
         "averaged weights",
-        f"the average of {kernel} outputs of a linear layer is one output of a layer with averaged weights",
+        f"the average of {kernel} outputs of a linear layer is one output with averaged weights",
     )
 
 
 def drop_shift_before_norm(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: a norm over a channel of its own input removes the bias of the convolution before it."""
+    """Rule: a norm that subtracts the mean of each channel removes the bias of the convolution before it."""
     name, source = operator_name(node), editor.operand(node, 0)
     if name not in _NORMS or source is None or node.dtype == "float16" or source.dtype not in ROUNDED:
         return None

@@ -1,9 +1,9 @@
-"""A sum or mean over the results of a product or convolution, computed before it.
+"""Rule: a sum or mean over the results of a product or convolution is computed on its operands instead.
 
-A product is linear in each operand, so a sum over its columns is the product with the summed columns.
-Between the product and the reduction there may be numbers and tensors that are added, and factors that are
-the same for all reduced elements: the chain. Everything else (a maximum, an activation, a second user of the
-product) forbids the step.
+A product is linear in each operand, so the sum over its columns is the product with the summed columns. The
+operators between the product and the reduction form the chain. A chain may add numbers and tensors, and
+multiply by factors that are the same for all reduced elements. Anything else (a maximum, an activation, a
+second user of the product) rules the rewrite out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernelpro.authors.playbook.algebra.reductions import ReductionCall, read_re
 from kernelpro.records import Node
 
 _CONVOLUTIONS = {f"conv{d}d": 0 for d in (1, 2, 3)} | {f"conv_transpose{d}d": 1 for d in (1, 2, 3)}
-"""Convolutions with the dimension of the weight that has the output channels."""
+"""For each convolution, the weight's dimension of output channels."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Link:
 
 
 def move_before_product(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: reduces the operands instead of the results."""
+    """Rule: reduce the operands instead of the results."""
     call = read_reduction(editor, node)
     if call is None or call.kind not in ("sum", "mean") or call.count == 1 or node.dtype not in ROUNDED:
         return None
@@ -56,7 +56,7 @@ def move_before_product(editor: GraphEditor, node: Node) -> Rewrite | None:
 
 
 def _read_chain(editor: GraphEditor, call: ReductionCall) -> tuple[Node, list[_Link]] | None:
-    """The product and the operators between it and the reduction, the first applied first."""
+    """The product, and the chain between it and the reduction, in the order of execution."""
     links: list[_Link] = []
     node = call.source
     while editor.has_one_user(node) and node.dtype in ROUNDED:
@@ -102,7 +102,7 @@ def _is_same_along(operand: Node, node: Node, dims: tuple[int, ...]) -> bool:
 
 
 def _apply(editor: GraphEditor, node: Node, call: ReductionCall, link: _Link, result: Node) -> Node:
-    """The link on the reduced value: an addend counts once for each reduced element of a sum."""
+    """Applies a link to the reduced value. In a sum, an addend counts once for each reduced element."""
     factor = call.count if call.kind == "sum" else 1
     adds = link.op in ("add", "sub", "rsub")
     if isinstance(link.operand, float):
@@ -130,7 +130,8 @@ def _reduced_operand(
 def _reduced_product(
     editor: GraphEditor, node: Node, call: ReductionCall, product: Node
 ) -> tuple[Node, str] | None:
-    """The reduced product with all dimensions kept, and in words what it is; None if nothing is gained."""
+    """The reduced product with all dimensions kept, and a description of it; None if the rule does not
+    apply."""
     name = operator_name(product)
     if name in _CONVOLUTIONS:
         return _reduced_convolution(editor, node, call, product)
@@ -171,7 +172,10 @@ def _reduced_linear(
         bias = editor.add(node, "mul.Tensor", bias.shape, bias, float(factor)) if factor != 1 else bias
         result = editor.add(node, "add.Tensor", shape, result, bias)
     if last in call.dims:
-        return result, f"one dot product a row, with the {call.kind} of the weight's {product.shape[-1]} rows"
+        return (
+            result,
+            f"one dot product per row, with the {call.kind} of the weight's {product.shape[-1]} rows",
+        )
     return result, f"the product of the {call.kind} of its {factor or 1} rows"
 
 

@@ -1,4 +1,4 @@
-"""What the rules know about reductions: their kind, dimensions and number of elements."""
+"""Reads a node as a reduction: its kind, dimensions and number of elements."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ReductionCall:
 
     @property
     def count(self) -> int:
-        """Elements that become one."""
+        """The number of elements that each result combines."""
         return prod(self.source.shape[d] for d in self.dims)
 
 
 def read_reduction(editor: GraphEditor, node: Node) -> ReductionCall | None:
-    """A node as a reduction; None if it is none. Pooling to one element is a mean."""
+    """A node as a reduction; None if it is another operator. Pooling to one element is a mean."""
     name, source = operator_name(node), editor.operand(node, 0)
     if source is None or node.dtype != source.dtype:
         return None

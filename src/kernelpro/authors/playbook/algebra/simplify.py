@@ -1,4 +1,4 @@
-"""Applies all rules until none applies."""
+"""Applies the rules, one at a time, until none applies any more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernelpro.authors.playbook.algebra.weight_folding import fold_into_convolut
 from kernelpro.records import Graph, Node
 
 Rule = Callable[[GraphEditor, Node], Rewrite | None]
-"""Changes the graph at a node if it can, and says what it did."""
+"""Changes the graph at a node if it applies there; returns the rewrite, or None."""
 
 RULES: tuple[Rule, ...] = (
     reduce_one_element,
@@ -36,12 +36,12 @@ RULES: tuple[Rule, ...] = (
 )
 _MAX_STEPS = 200
 _MAX_OPERATORS = 400
-"""Larger graphs stay as they are: finding the users of each node takes quadratic time."""
+"""Larger graphs are not simplified: finding the users of each node takes quadratic time."""
 
 
 def simplify(graph: Graph) -> tuple[Graph, tuple[Rewrite, ...]]:
-    """A graph that computes the same with less work, and the steps that led there; the same graph if there
-    are none."""
+    """A graph that computes the same with less work, and the rewrites that led there; the graph itself if no
+    rule applies."""
     if len(graph.nodes) > _MAX_OPERATORS:
         return graph, ()
     editor, steps = GraphEditor(graph), list[Rewrite]()

@@ -1,7 +1,7 @@
-"""Scales and evaluation-mode batch norms as part of a convolution's weights.
+"""Rule: fold scales and evaluation-mode batch norms into a convolution's weights.
 
-A step pays only if no element-wise operator follows: otherwise the kernel of that operator applies the scale
-for free. The weights are folded in every call, and only if they are small beside the result.
+This pays only if no element-wise operator follows: otherwise that operator's kernel applies the scale for
+free. Every call folds the weights again, so they must be small compared with the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernelpro.authors.playbook.algebra.graph_editor import (
 from kernelpro.records import Node
 
 _MIN_RATIO = 16
-"""Elements of the result for each element of the weights."""
+"""The result must have this many elements for each element of the weights."""
 _ENDS = (
     "conv",
     "max_pool",
@@ -27,11 +27,11 @@ _ENDS = (
     "instance_norm",
     "batch_norm",
 )
-"""Operators that read their input in a kernel of their own."""
+"""Operators (by prefix) that read their input in a kernel of their own."""
 
 
 def fold_into_convolution(editor: GraphEditor, node: Node) -> Rewrite | None:
-    """The rule: convolution and scale, or batch norm with running statistics, become one convolution."""
+    """Rule: a convolution and a scale, or a batch norm with running statistics, become one convolution."""
     name, conv = operator_name(node), editor.operand(node, 0)
     if conv is None or not operator_name(conv).startswith("conv") or not editor.has_one_user(conv):
         return None

@@ -18,11 +18,11 @@ class Backend:
     language: str
     target: Target
     write: Callable[[Program, Design], str]
-    """The candidate's source file. Raises NoProposal, with the reason, for what the language's templates
-    cannot do."""
+    """The candidate's source file. Raises NoProposal, with the reason, for a program that the backend cannot
+    write."""
     seeds: Callable[[Program], list[Seed]]
     """Distinct designs to start from. Raises NoProposal if there are none."""
     moves: tuple[Move, ...]
-    """In the order in which they are tried without findings."""
+    """Moves, in the order in which they are tried if no finding suggests one."""
     fallbacks: Callable[[Program, Design], list[Design]]
     """Simpler designs of the same stages for a candidate that failed, the most similar first."""

@@ -1,5 +1,4 @@
-"""Expressions as source text. What the languages share is here; each backend subclasses `Printer` with its
-syntax."""
+"""Prints expressions as source text. Each backend subclasses `Printer` with its language's syntax."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Names = dict[Expr, str]
 
 
 class Printer(ABC):
-    """Prints expressions; values that are used more than once get a variable."""
+    """Prints expressions. Values that are used more than once are assigned to variables."""
 
     @abstractmethod
     def constant(self, value: float | int | bool, dtype: str) -> str:
@@ -35,7 +34,7 @@ class Printer(ABC):
 
     @abstractmethod
     def reference(self, node: Expr, names: Names) -> str:
-        """A row, total or product without an entry in `names`. Scans always have one."""
+        """A row, total or product that is not in `names`. Scans always are."""
 
     def variable(self, var: LoopVar) -> str:
         """A loop variable."""
@@ -78,11 +77,10 @@ class Printer(ABC):
     def statements(
         self, roots: Iterable[Expr], names: Names, nameable: Callable[[Expr], bool] = lambda node: True
     ) -> list[str]:
-        """Statements that assign the roots, and what they use more than once, to variables.
+        """Statements that assign the roots, and subexpressions that are used more than once, to variables.
 
-        The new variables are added to `names`.
-
-        Nodes that are not `nameable` are named elsewhere or printed where they are used.
+        The new variables are added to `names`. Nodes that are not `nameable` get no variable here: they are
+        named elsewhere, or printed where they are used.
         """
         roots = list(roots)
         order = _operands_first(roots, names)
@@ -98,12 +96,12 @@ class Printer(ABC):
         return lines
 
     def must_be_named(self, node: Expr) -> bool:
-        """Whether a node needs a variable even if it is used once."""
+        """Whether a node needs a variable even if it is used only once."""
         return False
 
 
 def _operands_first(roots: Iterable[Expr], names: Mapping[Expr, str]) -> list[Expr]:
-    """The nodes below the roots, operands first; nodes that have a name are not descended into."""
+    """The nodes below the roots, operands first. The operands of named nodes are left out."""
     order: dict[Expr, None] = {}
     stack = [(root, False) for root in reversed(list(roots))]
     while stack:

@@ -1,5 +1,5 @@
-"""The Python module around a kernel: it declares parameters under the reference's names, allocates and
-calls."""
+"""The Python module around the kernels: it declares parameters under the reference's names, allocates outputs
+and temporaries, and calls the kernels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kernelpro.authors.playbook.ir.stages import Program, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
 Tunables = dict[str, tuple[int, Sequence[int]]]
-"""Module-level constants that can be tuned: value and values to try, by name."""
+"""Module-level constants that can be tuned, by name: current value, and values to try."""
 ADD_PARAMETER = '''
 
 def add_parameter(module, name, shape, dtype):
-    """Registers a parameter under a dotted name, and creates missing submodules."""
+    """Registers a parameter under a dotted name; creates missing submodules."""
     *path, last = name.split(".")
     for part in path:
         if not hasattr(module, part):
@@ -38,10 +38,10 @@ def module_source(
     call: Sequence[str],
     tunables: Mapping[str, tuple[int, Sequence[int]]] = {},
 ) -> str:
-    """The whole file.
+    """The candidate's complete file.
 
-    `kernels` is everything between the imports and the module class. `call` are the lines of `forward` that
-    compute the outputs from the tensors, which are variables named by `argument_name`.
+    `kernels` is everything between the imports and the module class. `call` holds the lines of `forward` that
+    compute the outputs from the tensors; `argument_name` gives the tensors' variables.
     """
     parameters = [t for t in program.tensors if t.role == "parameter"]
     lines = [*_docstring(program, title), design.to_comment(), *_library_comment(program)]
@@ -63,9 +63,9 @@ def module_source(
 
 
 def require_whole_stores(program: Program) -> None:
-    """Raises NoProposal for a program with guarded stores, for backends that do not write them."""
+    """Raises NoProposal if the program has guarded stores; for backends that do not support them."""
     if any(stage.has_guarded_stores for stage in program.stages):
-        raise NoProposal("the playbook stores parts of a result only from tiled products in Triton")
+        raise NoProposal("only the playbook's tiled products in Triton can store a part of their results")
 
 
 def library_lines(program: Program, stage: int) -> list[str]:
@@ -104,7 +104,8 @@ def _tensor_definitions(program: Program) -> list[str]:
 
 
 def attribute(path: str) -> str:
-    """Access to a parameter; a part of a dotted name such as `layers.0.weight` need not be an identifier."""
+    """Python code that accesses a parameter. Parts of a dotted name, as in `layers.0.weight`, need not be
+    identifiers."""
     text = "self"
     for part in path.split("."):
         text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
@@ -112,5 +113,5 @@ def attribute(path: str) -> str:
 
 
 def subscript(path: str) -> str:
-    """Access to an input by its path."""
+    """Python code that accesses an input by its path."""
     return "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in path.split("."))

@@ -1,11 +1,11 @@
-"""Kernels that read sizes from their inputs, made from kernels with constants.
+"""Turns kernels with constant sizes into kernels that read sizes from their inputs.
 
-Backends write a program with constant sizes, which compilers like. The same program at other shapes often
-differs in numbers alone. So sizes are found by comparing the sources for several shapes: an integer that is,
-in every one of them, the same multiple of a size of an input becomes that multiple of a variable. If anything
-else differs, there is no such kernel.
+Backends write programs with constant sizes, for which compilers generate better code. The sources for several
+shapes often differ only in numbers. An integer that is the same multiple of one input size (or of a product
+of two) in every source becomes that multiple of a variable. If anything else differs, there is no such
+kernel.
 
-C++ and Triton only: in a CUDA kernel sizes are often part of types.
+This works for C++ and Triton: in CUDA kernels, sizes are often part of types.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _INTEGER = re.compile(r"(?<![\w.])\d+(?=L?(?![\w.]))")
 _PARALLEL_LOOP = "#pragma omp for"
 _JIT = "@triton.jit"
 _MAX_SIZES = 4
+"""Sizes that may vary in one kernel."""
 
 
 def generalize(sources: Sequence[str], programs: Sequence[Program], free_only: bool) -> str | None:
     """The source that serves the shapes of all programs; None if there is none.
 
-    `sources` are those of the programs, with constant sizes. `free_only`: only where that costs nothing:
-    sizes occur in the bounds of parallel loops, in grids and in allocations alone.
+    `sources` are the programs' sources with constant sizes. `free_only`: accept variable sizes only where
+    they cost no time, in bounds of parallel loops, in grids and in allocations.
     """
     if len(set(sources)) == 1:
         return sources[0]
@@ -52,8 +53,8 @@ def generalize(sources: Sequence[str], programs: Sequence[Program], free_only: b
 
 
 def _varying_sizes(programs: Sequence[Program]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Sizes of inputs that differ between the programs: how the module reads each, and its values, by
-    variable."""
+    """Input sizes that differ between the programs, by variable name: the Python expression that reads the
+    size, and its value in each program."""
     inputs = [[t for t in program.tensors if t.role == "input"] for program in programs]
     if len({tuple((t.path, len(t.shape)) for t in tensors) for tensors in inputs}) > 1:
         return {}
@@ -70,7 +71,7 @@ def _varying_sizes(programs: Sequence[Program]) -> dict[str, tuple[str, tuple[in
 
 
 def _in_sizes(values: tuple[int, ...], sizes: dict[str, tuple[str, tuple[int, ...]]]) -> str | None:
-    """A multiple of one size, or of a product of two; None if the values are neither."""
+    """The values as a multiple of one size, or of a product of two; None if they are neither."""
     products: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
         ((name,), value) for name, (_, value) in sizes.items()
     ]
@@ -87,7 +88,7 @@ def _in_sizes(values: tuple[int, ...], sizes: dict[str, tuple[str, tuple[int, ..
 
 
 def _is_free(rest: Sequence[str], varies: Sequence[bool]) -> bool:
-    """Whether numbers vary only outside of kernels, or in the bound of a parallel loop."""
+    """Whether numbers vary only outside of kernels, or in bounds of parallel loops."""
     text = ""
     for piece, number_varies in zip(rest, varies, strict=False):
         text += piece
@@ -104,7 +105,7 @@ def _is_free(rest: Sequence[str], varies: Sequence[bool]) -> bool:
 
 
 def _in_jit(text: str) -> bool:
-    """Whether a text ends inside of a Triton kernel."""
+    """Whether a text ends inside a Triton kernel."""
     if _JIT not in text:
         return False
     body = text.rpartition(_JIT)[2].partition("\ndef ")[2].partition("\n")[2]
@@ -112,7 +113,7 @@ def _in_jit(text: str) -> bool:
 
 
 def _with_variables(source: str, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> str:
-    """The source with the variables defined in `forward` and passed to the kernels that use them."""
+    """The source in which `forward` defines the variables and passes them to the kernels that use them."""
     used = [name for name in sizes if re.search(rf"\b{name}\b", source)]
     head = "    def forward(self, *inputs):\n"
     lines = "".join(f"        {name} = {sizes[name][0]}\n" for name in used)

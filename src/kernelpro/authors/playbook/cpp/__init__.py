@@ -1,11 +1,13 @@
 """C++ for CPUs, with OpenMP. In: a program and a design. Out: a candidate's source file.
 
-backend.py    the backend; the C++ function around the stages
-moves.py      designs: seeds, moves and fallbacks
-loop_nest.py  what all loop nests share
-rows.py, strips.py, matmul.py   loop nests by the order in which they process rows
-syntax.py     expressions in C++
-composites.py formulas that have a function of their own
-functions.py  vectorized elementary functions
-prelude.py    C++ helper functions
+backend.py     the backend: writes the C++ function around the stages
+moves.py       designs: seeds, moves and fallbacks
+loop_nest.py   what all loop nests share
+rows.py        loop nests that process one row after another, and square tiles
+strips.py      loop nests that process strips of neighbouring rows
+matmul.py      matrix products
+syntax.py      prints expressions in C++
+composites.py  recognizes formulas for which functions.py has a function
+functions.py   elementary functions that the compiler vectorizes
+prelude.py     C++ helper functions
 """

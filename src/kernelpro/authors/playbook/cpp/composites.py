@@ -1,7 +1,7 @@
-"""Recognizes formulas for which functions.py has one function: exact GELU, Mish, softplus, 2^x, and
-e^(x - maximum). The approximate GELU needs an exponential instead of tanh.
+"""Recognizes formulas for which functions.py has one function: exact GELU, Mish, softplus, 2^x, and e^(x -
+maximum). In the approximate GELU, an exponential replaces tanh.
 
-It works on the expressions, so that a formula written out in a module is found as well as PyTorch's operator.
+It works on expressions, so that it recognizes PyTorch's operator and a formula written out in a module alike.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def use_composites(program: Program) -> Program:
-    """The program with the operations `gelu`, `mish`, `log1p_exp`, `exp2` and `exp_below_0` where their
-    formulas occur."""
+    """The program with the operations `gelu`, `mish`, `log1p_exp`, `exp2` and `exp_below_0` in place of their
+    formulas."""
     return replace(program, stages=tuple(_rewrite_stage(stage) for stage in program.stages))
 
 
 def _rewrite_stage(stage: Stage) -> Stage:
     builder, memo = ExprBuilder(), dict[Expr, Expr]()
     maxima: dict[str, Expr] = {}
-    """The value of each maximum over all elements of the row, by name."""
+    """By name: each maximum over all elements of the row, with the expression of its elements."""
 
     def simplify(node: Expr) -> Expr:
         return _composite(builder, node, maxima) if node.dtype in _FLOATS else node
@@ -50,7 +50,7 @@ def _rewrite_stage(stage: Stage) -> Stage:
 
 
 def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Expr:
-    """The node, or its replacement."""
+    """The node's replacement, or the node itself."""
     if node.op == "exp":
         (x,) = node.args
         if x.op == "sub" and x.args[1].op == "row" and maxima.get(x.args[1].data) is x.args[0]:
@@ -66,7 +66,7 @@ def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Exp
 
 
 def _one_plus_tanh(builder: ExprBuilder, node: Expr) -> Expr | None:
-    """2 / (1 + e^(-2x)) for 1 + tanh(x), and y times that for y tanh(x) + y, as in the approximate GELU."""
+    """1 + tanh(x) as 2 / (1 + e^(-2x)), and y tanh(x) + y as y times that, as in the approximate GELU."""
     left, right = node.args
     factor: Expr | None = None
     if left.op == "mul" and left.args[1].op == "tanh" and left.args[0] is right:
@@ -82,7 +82,7 @@ def _one_plus_tanh(builder: ExprBuilder, node: Expr) -> Expr | None:
 
 
 def _product(builder: ExprBuilder, node: Expr) -> Expr | None:
-    """A product that contains x tanh(log(1 + e^x)), or x (1 + erf(x / sqrt(2))) / 2."""
+    """Replaces x tanh(log(1 + e^x)) or x (1 + erf(x / sqrt(2))) / 2 inside a product; else None."""
     factors = _factors(node)
     for factor in factors:
         x: Expr | None = None
@@ -110,7 +110,7 @@ def _factors(node: Expr) -> list[Expr]:
 
 
 def _softplus_argument(node: Expr) -> Expr | None:
-    """The x of max(x, 0) + log1p(exp(-|x|))."""
+    """The x in max(x, 0) + log1p(exp(-|x|)); None if the node has another form."""
     if node.op != "add" or node.args[0].op != "max" or node.args[1].op != "log1p":
         return None
     x, zero = node.args[0].args
@@ -122,7 +122,7 @@ def _softplus_argument(node: Expr) -> Expr | None:
 
 
 def _scaled_by(node: Expr, factor: float) -> Expr | None:
-    """The x of x * factor, or of x divided by the inverse of it."""
+    """The x in x * factor, or in x / (1 / factor); None if the node has another form."""
     if node.op == "mul":
         return next((node.args[1 - i] for i in (0, 1) if _is_number(node.args[i], factor)), None)
     return node.args[0] if node.op == "div" and _is_number(node.args[1], 1 / factor) else None

@@ -1,9 +1,9 @@
 """Elementary functions of float in C++ that the compiler vectorizes, unlike calls of libm.
 
-They have no branches, no tables and no calls. Polynomials are evaluated in pairs of terms, so that few
-operations wait for each other. benchmarks/fit_functions.py computes their coefficients. NaN gives NaN. The
-sign of a zero result may differ from libm's. Functions of double remain calls of libm. So does pow: it needs
-doubles, and in vectors of two it took longer on a Neoverse N1 (133 cycles for four elements) than powf (110).
+They have no branches, tables or external calls. Polynomials are evaluated in pairs of terms, so that few
+operations wait for each other; benchmarks/fit_functions.py computes their coefficients. NaN gives NaN. The
+sign of a zero result may differ from libm's. Functions of double remain calls of libm. So does pow, which
+needs doubles: in vectors of two, it took 133 cycles for four elements on a Neoverse N1, powf only 110.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ static inline float fast_exp(float x) {
 }
 """,
     "fast_exp_below_0": """\
-// e^x for x <= 0, such as a value minus the maximum: no overflow. Results below 1.2e-38 become 0.
+// e^x for x <= 0, such as a value minus the maximum: it cannot overflow. Results below 1.2e-38 become 0.
 static inline float fast_exp_below_0(float x) {
     const float c = larger(x, -88.0f);
     const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
@@ -98,7 +98,7 @@ static inline float fast_log1p(float x) {
 }
 """,
     "fast_tanh": """\
-// tanh(a) = -t / (t + 2) with t = e^(-2a) - 1. It is 1 from 9.1 on.
+// tanh(a) = -t / (t + 2) with t = e^(-2a) - 1. It rounds to 1 from 9.1 on.
 static inline float fast_tanh(float x) {
     const float c = -2.0f * smaller(std::fabs(x), 9.1f);
     const float shifted = c * 1.44269504f + 12583039.0f, n = shifted - 12583039.0f;
@@ -110,7 +110,7 @@ static inline float fast_tanh(float x) {
 }
 """,
     "fast_erf": """\
-// erf(a) = 1 - 2^y with y = a P(a): 2^y - 1 as in fast_expm1, so that small results are accurate too.
+// erf(a) = 1 - 2^y with y = a P(a). 2^y - 1 is computed as in fast_expm1: small results are accurate too.
 static inline float fast_erf(float x) {
     const float c = smaller(std::fabs(x), 4.0f), z = c * c;
     const float high = (0.000211496939f - 0.00238324841f * c)
@@ -124,7 +124,7 @@ static inline float fast_erf(float x) {
 }
 """,
     "fast_gelu": """\
-// x (1 + erf(x / sqrt(2))) / 2 with x P(x^2) / Q(x^2) for the error function, which is below -1 at -6.
+// x (1 + erf(x / sqrt(2))) / 2. The error function is x P(x^2) / Q(x^2), which is below -1 at -6 (clamped).
 static inline float fast_gelu(float x) {
     const float c = smaller(larger(x, -6.0f), 5.5f), z = c * c, w = z * z;
     const float p = (0.797884524f + 0.066917792f * z)
@@ -136,7 +136,7 @@ static inline float fast_gelu(float x) {
 }
 """,
     "fast_log1p_exp": """\
-// log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|; as in fast_log, where f is e or (e - 1) / 2.
+// log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|. The logarithm as in fast_log; f: e or (e - 1) / 2.
 static inline float fast_log1p_exp(float x) {
     const float e = fast_exp_below_0(-std::fabs(x));
     const bool large = bits_of(e) > 0x3ED413CDu;  // sqrt(2) - 1
@@ -147,16 +147,16 @@ static inline float fast_log1p_exp(float x) {
 }
 """,
     "fast_mish": """\
-// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2); it is x from 20 on.
+// x tanh(log(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2). It rounds to x from 20 on.
 static inline float fast_mish(float x) {
     const float w = fast_exp(smaller(x, 20.0f)), n = w * (w + 2.0f);
     return x * (n / (n + 2.0f));
 }
 """,
     "quarter_turns": """\
-// The integer n nearest to 2 x / pi, in the lowest bits, and the angle x - n pi / 2; for |x| < 2^45. Doubles
-// keep the angle accurate: pi / 2 is subtracted in three parts, the first two of which have 30 bits. For
-// larger x the angle is arbitrary.
+// Returns the integer n nearest to 2 x / pi in the lowest bits, and the angle x - n pi / 2, for |x| < 2^45.
+// Doubles keep the angle accurate: pi / 2 is subtracted in three parts, the first two of which have 30 bits.
+// For larger x the angle is arbitrary.
 static inline uint32_t quarter_turns(float x, float& angle) {
     const double shifted = x * 0.63661977236758134 + 6755399441055744.0, n = shifted - 6755399441055744.0;
     uint64_t bits;
@@ -191,16 +191,16 @@ static inline float fast_cos(float x) {
 }
 """,
 }
-"""C++ text by name; a function may call those before it."""
+"""C++ source by function name; a function may call those before it."""
 
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """The largest error of a function over all floats; tests/authors/test_cpp_functions.py measures it."""
+    """The largest error of a function over all floats, checked by tests/authors/test_cpp_functions.py."""
 
     formula: str
     ulp: float
-    """In units in the last place of the exact result."""
+    """The error, in units in the last place of the exact result."""
     note: str = ""
 
 
@@ -220,11 +220,11 @@ ACCURACY = {
     "fast_sin": ErrorBound("sin(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
     "fast_cos": ErrorBound("cos(x)", 2, "between -2^45 and 2^45; beyond: arbitrary, from -1 to 1"),
 }
-"""By name."""
+"""Error bounds by function name."""
 
 
 def with_dependencies(names: set[str]) -> list[str]:
-    """The text of the functions and of those that they call, callees first."""
+    """The source of these functions and of those that they call, callees first."""
     needed: set[str] = set()
     pending = list(names)
     while pending:

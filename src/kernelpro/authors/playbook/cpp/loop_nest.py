@@ -1,4 +1,4 @@
-"""What all C++ loop nests share: the kernel's context, and the code of one element."""
+"""What all C++ loop nests share: the kernel's context, and the code for one element."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kernelpro.authors.playbook.schedule.design import StageDesign
 from kernelpro.authors.playbook.schedule.passes import RowPass, split_into_passes
 
 _LONG_CHAIN = 512
-"""A longer chain of additions is accumulated in double: in float its error shows if a few values are
-large."""
+"""Longer chains of additions or multiplications accumulate in double: in float, a few large values would make
+the rounding error visible."""
 _OPENMP_OPERATORS = {"sum": "+", "prod": "*", "max": "maximum", "min": "minimum"}
 
 
 class CppKernel:
-    """What the stages of one program share."""
+    """The context that all stages of a program share."""
 
     def __init__(self, program: Program, printer: CppPrinter):
         self.printer = printer
@@ -33,7 +33,7 @@ class CppKernel:
         """Whether the kernel needs prelude.MULTIPLY_TILE."""
 
     def tunable(self, name: str, value: int, choices: Sequence[int]) -> str:
-        """Declares a constant that can be tuned; returns its name."""
+        """Declare a tunable constant; returns its name."""
         self.tunables[name] = (value, sorted({value, *choices}))
         return name
 
@@ -56,14 +56,15 @@ class LoopNest(ABC):
         """The code inside the parallel region."""
 
     def parallel_loop(self, count: int | str, variable: str, body: list[str]) -> list[str]:
-        """A loop whose iterations the threads share."""
+        """A loop whose iterations the threads share; a single thread runs it if the design is not
+        parallel."""
         totals = "".join(f" reduction({_OPENMP_OPERATORS[t.kind]} : {t.name})" for t in self.stage.totals)
         if not self.design.parallel or count == 1:
             return ["#pragma omp single", *loop(variable, count, body)]
         return [f"#pragma omp for schedule({self.design.schedule}){totals}", *loop(variable, count, body)]
 
     def add_totals(self, names: Names) -> list[str]:
-        """The row's contribution to the totals."""
+        """Statements that add the row's contribution to the totals."""
         lines = self.assign((total.value for total in self.stage.totals), names)
         for total in self.stage.totals:
             value = f"{accumulator_type(total.value.dtype)}({self.printer.text(total.value, names)})"
@@ -93,7 +94,7 @@ class LoopNest(ABC):
         return self.printer.text(step.value, names)
 
     def advance_scans(self, scans: Iterable[Expr], names: Names, suffix: str) -> list[str]:
-        """Adds one element to each scan."""
+        """Statements that add one element to each scan."""
         lines = []
         for scan in scans:
             lines += self.assign(scan.args, names)
@@ -122,7 +123,7 @@ def nest(loops: Loops, body: list[str], simd: bool = False) -> list[str]:
 
 
 def cache_name(node: Expr) -> str:
-    """The buffer of a value that a pass caches."""
+    """The name of the buffer for a value that a pass caches."""
     return f"cached{node.number}"
 
 
@@ -135,7 +136,7 @@ def flat_index(loops: Loops) -> str:
 
 
 def unflattened(name: str, loops: Loops) -> list[str]:
-    """Definitions of the variables of nested loops from the number of the iteration."""
+    """Definitions of the variables of nested loops, from the iteration's number `name`."""
     lines, stride = [], 1
     for var in reversed(loops):
         lines.append(f"const long {var.name} = {name} / {stride} % {var.extent};")
@@ -144,7 +145,7 @@ def unflattened(name: str, loops: Loops) -> list[str]:
 
 
 def partial_type(step: ReduceStep, row_pass: RowPass, lanes: int = 1) -> str:
-    """The type of a reduction's partial results, of which there are `lanes`."""
+    """The type of a reduction's partial results, if there are `lanes` of them."""
     ctype = arithmetic_type(step.value.dtype)
     is_long = (
         iterations(row_pass.loops) > _LONG_CHAIN * lanes and step.kind in ("sum", "prod") and not step.guards

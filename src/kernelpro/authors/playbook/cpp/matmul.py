@@ -1,5 +1,5 @@
-"""A stage with a matrix product: row by row, or in blocks with packed operands and tiles of results in
-registers."""
+"""A stage with a matrix product: row by row, or in blocks with packed operands and tiles of results that stay
+in registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelpro.authors.playbook.ir.indices import LoopVar, iterations
 from kernelpro.authors.playbook.ir.stages import MatrixProduct
 
 _MAX_TILE_COLUMNS = 32
-"""Columns are padded to a multiple of this, the largest TILE_COLUMNS of any machine (prelude.py)."""
+"""Columns are padded to a multiple of this: the largest TILE_COLUMNS for any instruction set (prelude.py)."""
 _BLOCK_K = (128, 256, 512)
 _BLOCK_M = (30, 60, 120, 240)
 
@@ -26,7 +26,7 @@ class MatmulNest(RowNest):
         return self._blocks(self.stage.product) if self.design.packed else self._rows(self.stage.product)
 
     def _value(self, value: Expr) -> tuple[list[str], str]:
-        """Statements for the value's shared parts, and its text."""
+        """Statements for the value's shared subexpressions, and the text of the value."""
         names: Names = {}
         return self.assign([value], names), self.printer.text(value, names)
 
@@ -111,5 +111,5 @@ def _tile_loop(body: list[str]) -> list[str]:
 
 
 def _stride(value: Expr, var: LoopVar) -> int:
-    """The distance in memory between neighbours of an operand along a loop; 0 if it is not a plain load."""
+    """The stride in memory of an operand along a loop; 0 if the operand is not a plain load."""
     return abs(value.data[1].coefficient(var)) if value.op == "load" else 0

@@ -23,11 +23,11 @@ from kernelpro.authors.playbook.schedule.passes import choose_cached, split_into
 
 LANES = 16
 _MIN_PACKED_ROWS = 16
-"""With fewer rows, packing the other operand of a product does not pay off."""
+"""With fewer rows, packing the right operand of a product does not pay off."""
 
 
 def simplest_design(program: Program) -> Design:
-    """Rows in parallel on all cores, scalar loops, functions of the library."""
+    """Rows in parallel on all cores, scalar loops, libm's functions; windows in strips."""
     design = Design("cpp", (StageDesign(),) * len(program.stages))
     return apply_change(program, design, _windows_in_strips) or design
 
@@ -73,8 +73,7 @@ def _has_scans(stage: Stage) -> bool:
 
 
 def _reads_across_rows(stage: Stage) -> bool:
-    """Whether most loads have neighbouring rows, not neighbours along the row, next to each other in
-    memory."""
+    """Whether most loads are contiguous across rows instead of along them."""
     if not stage.outer or stage.product or not (stage.reductions or _has_scans(stage)):
         return False
     last, along, across = stage.outer[-1], 0, 0
@@ -105,7 +104,7 @@ def _pack(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _in_strips(stage: Stage, design: StageDesign) -> StageDesign:
-    """Strips of 256 rows, or of as many as there are."""
+    """Strips of 256 rows, or fewer if there are fewer."""
     strip = next((width for width in STRIPS if width >= min(stage.outer[-1].extent, 256)), 256)
     return replace(design, order="strips", strip=strip)
 
@@ -115,8 +114,8 @@ def _use_strips(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _windows_in_strips(stage: Stage, design: StageDesign) -> StageDesign | None:
-    """Windows have short loops and skip elements at the edges: the vector loop runs over neighbouring
-    windows."""
+    """Vectorizes over neighbouring windows: loops within a window are short and skip elements at the
+    edges."""
     return _in_strips(stage, design) if stage.outer and _has_guards(stage) else None
 
 
@@ -127,7 +126,7 @@ def _use_rows(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _use_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
-    """For stages that only store, and load across the rows."""
+    """For stages that only store, and that load contiguously across rows."""
     if design.order != "rows" or not stage.outer or stage.totals or stage.product:
         return None
     if stage.reductions or _has_scans(stage) or not all(step.loops for step in stage.steps):
@@ -147,8 +146,8 @@ def _prefetch(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _online_variance(stage: Stage, design: StageDesign) -> StageDesign | None:
-    """With one pass less there is little left to cache, and writing to the cache would slow the pass that is
-    left."""
+    """Turns caching off: with one pass less there is little to cache, and writing the cache slows the other
+    passes."""
     suits = design.order == "rows" and design.lanes > 1 and not design.online and not stage.product
     if not suits or not fuse_variance(split_into_passes(stage))[1]:
         return None
@@ -203,7 +202,7 @@ MOVES = (
     ),
     Move(
         "tiles",
-        "Process tiles, so that cache lines that cross the rows are used up while they are cached.",
+        "Process square tiles, so that cache lines across rows are used completely while cached.",
         ("cpu_strided_access", "cpu_scalar_code"),
         per_stage(_use_tiles),
     ),
@@ -239,7 +238,7 @@ MOVES = (
     ),
     Move(
         "more lanes",
-        "Twice as many independent partial results, so that operations do not wait for each other.",
+        "Use twice as many independent partial results, so that operations do not wait for each other.",
         ("cpu_dependency_chain",),
         per_stage(_more_lanes),
     ),

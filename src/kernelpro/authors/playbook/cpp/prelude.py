@@ -1,4 +1,4 @@
-"""The C++ text that kernels begin with: helpers, 16-bit types, and the tile product."""
+"""The C++ source that kernels begin with: helpers, 16-bit types, and the product of tiles."""
 
 PRELUDE = """\
 #include <cmath>
@@ -6,17 +6,17 @@ PRELUDE = """\
 #include <cstring>
 #include <limits>
 
-// The result is NaN if an operand is, as in torch. Comparing a constant with itself costs nothing.
+// NaN if one operand is NaN, as in torch. For constants, the compiler drops the test `b != b`.
 template <class T> static inline T maximum(T a, T b) { return b > a || b != b ? b : a; }
 template <class T> static inline T minimum(T a, T b) { return b < a || b != b ? b : a; }
 #pragma omp declare reduction(maximum : double, int64_t : omp_out = maximum(omp_out, omp_in)) \\
     initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(minimum : double, int64_t : omp_out = minimum(omp_out, omp_in)) \\
     initializer(omp_priv = omp_orig)
-// The same for operands of which none is NaN, or whose NaN does not matter.
+// Faster versions for operands that are not NaN, or whose NaN does not matter.
 template <class T> static inline T larger(T a, T b) { return a > b ? a : b; }
 template <class T> static inline T smaller(T a, T b) { return a < b ? a : b; }
-#ifdef __aarch64__  // fmax and fmin are one instruction, a comparison and selection several
+#ifdef __aarch64__  // fmax and fmin are one instruction; comparing and selecting takes several
 template <> inline float larger(float a, float b) { return std::fmax(a, b); }
 template <> inline float smaller(float a, float b) { return std::fmin(a, b); }
 #endif

@@ -1,4 +1,4 @@
-"""Row by row: each row along its own loops, in vectors if the design has lanes."""
+"""Loop nests that process one row after another along its own loops, in vectors if the design has lanes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from kernelpro.authors.playbook.schedule.passes import (
 )
 
 _CACHE_LINE = 16
-"""Floats of a cache line."""
+"""Floats per cache line."""
 _SHIFT_SAMPLE = 16
-"""Elements of which the mean estimates the mean of a row."""
+"""The mean of this many elements estimates the mean of a row."""
 _LANES = (8, 16, 32, 64)
 _TILES = (16, 32, 64)
 
@@ -39,9 +39,9 @@ _TILES = (16, 32, 64)
 class RowNest(LoopNest):
     """A stage row by row, or in tiles of rows and columns.
 
-    With an online variance, the sum of squares about the mean of x is computed in the pass that sums x. With
-    a shift s, the mean of the row's first few elements, the pass computes the sum S and the sum of squares Q
-    of x - s. The sum of squares about the mean is Q - S * S / count.
+    An online variance computes the sum of squares about the mean of x in the pass that sums x. With the shift
+    s (the mean of the row's first few elements), the pass computes the sum S and the sum of squares Q of x -
+    s. The sum of squares about the mean is then Q - S * S / count. The shift avoids cancellation.
     """
 
     def __init__(self, kernel: CppKernel, stage: Stage, design: StageDesign, number: int):
@@ -52,7 +52,7 @@ class RowNest(LoopNest):
         self._shifted_sums = {variance.base.name for variance in self._variances.values()}
 
     def reduction_term(self, step: ReduceStep, names: Names) -> str:
-        """Return the term that one iteration adds."""
+        """What one element contributes; shifted in an online variance."""
         text = super().reduction_term(step, names)
         if step.name in self._variances:
             shifted = f"({text} - {self._variances[step.name].base.name}_shift)"
@@ -78,8 +78,8 @@ class RowNest(LoopNest):
         return bool(self.passes[0].loops) and not scans_of(self.passes[0].roots)
 
     def _tiles(self, lead: Loops, last: LoopVar) -> list[str]:
-        """Squares of rows and columns, so that cache lines across the rows are used up while they are
-        cached."""
+        """Square tiles of rows and columns, so that cache lines that cross rows are used completely while
+        they are cached."""
         tile = self.kernel.tunable(f"TILE{self.number}", self.design.tile, _TILES)
         tiles = f"(({last.extent} + {tile} - 1) / {tile})"
         body = [f"const long block = chunk / {tiles};", *unflattened("block", lead)]
@@ -158,7 +158,7 @@ class RowNest(LoopNest):
         return f"{text} < 0 || {text} >= {guard.size}"
 
     def _vector_loops(self, row_pass: RowPass, names: Names, prefetch: bool) -> list[str]:
-        """Stores: a vector loop. Reductions: one partial result for each lane, combined after the loop."""
+        """Vector loops. A reduction has one partial result per lane; they are combined after the loop."""
         reductions = row_pass.reductions
         *rest, var = row_pass.loops
         prefetches = self._prefetches(var) if prefetch else []
@@ -191,8 +191,8 @@ class RowNest(LoopNest):
         return lines + [line for r in reductions for line in self._combine_lanes(r, count)]
 
     def _shift(self, base: ReduceStep, row_pass: RowPass, names: Names) -> list[str]:
-        """An estimate of the row's mean: the mean of its first elements, so that one outlier does little
-        harm."""
+        """Statements that estimate the row's mean by the mean of its first elements: of several, so that one
+        outlier does little harm."""
         *rest, var = row_pass.loops
         sample, name, own_names = min(_SHIFT_SAMPLE, var.extent), f"{base.name}_shift", dict(names)
         body = self.printer.statements([base.value], own_names)
@@ -201,7 +201,7 @@ class RowNest(LoopNest):
         return [f"float {name} = 0;", "{", *indented(lines), "}", f"{name} *= {1 / sample!r}f;"]
 
     def _combine_lanes(self, r: ReduceStep, count: int) -> list[str]:
-        """The result of a reduction from the partial results of its lanes."""
+        """Statements that combine the partial results of a reduction's lanes."""
         ctype, total = arithmetic_type(r.value.dtype), f"reduce_{r.kind}({r.name}_partial)"
         if r.name in self._shifted_sums:
             result = f"{r.name}_shifted + {count} * double({r.name}_shift)"
@@ -227,6 +227,6 @@ class RowNest(LoopNest):
 
 
 def _streams(node: Expr, var: LoopVar, last: LoopVar) -> bool:
-    """Whether a load moves along the row, and to other elements with the next row."""
+    """Whether a load is contiguous along the row, and reads other elements in the next row."""
     index: IndexExpr = node.data[1]
     return index.is_affine and index.coefficient(var) == 1 and index.coefficient(last) != 0

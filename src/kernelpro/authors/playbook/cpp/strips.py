@@ -1,5 +1,5 @@
-"""Strips: neighbouring rows in vectors, element after element, for rows whose elements lie far apart in
-memory."""
+"""Loop nests that process strips of neighbouring rows in vectors, element by element: for rows whose elements
+lie far apart in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRIPS = (64, 128, 256, 512, 1024)
 
 
 class StripNest(LoopNest):
-    """A stage in strips of rows; the vector loop runs over the rows of a strip, index j."""
+    """A stage in strips of rows; the vector loop, with index j, runs over the rows of a strip."""
 
     def lines(self) -> list[str]:
         """Write the loop nest."""
@@ -59,7 +59,8 @@ class StripNest(LoopNest):
         return lines + nest(row_pass.loops, [*bounds, *self._row_loop(last, body, start, end)])
 
     def _invariants(self, row_pass: RowPass, names: Names, last: LoopVar, strip: str) -> list[str]:
-        """Computes values that are constant along a row before the pass, for the whole strip."""
+        """Statements before the pass that compute, for the whole strip, expensive values that are constant
+        along a row."""
         lines: list[str] = []
         for node in loop_invariants(row_pass.roots, set(row_pass.loops), {}):
             if node not in names and nodes_of([node], "row", *EXPENSIVE_OPS):
@@ -70,8 +71,8 @@ class StripNest(LoopNest):
         return lines
 
     def _bounds(self, guards: tuple[Guard, ...], last: LoopVar) -> tuple[list[str], str, str]:
-        """The rows of the strip for which the guards hold: statements, and the start and end of the row
-        loop."""
+        """The rows of the strip for which the guards hold: statements that compute them, and the start and
+        end of the row loop."""
         lines: list[str] = []
         start, end = "0", "width"
         for guard in guards:

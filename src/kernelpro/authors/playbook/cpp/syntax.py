@@ -27,7 +27,7 @@ FAST_FUNCTIONS = {
         *("exp2", "exp_below_0", "gelu", "log1p_exp", "mish"),
     )
 }
-"""Functions of functions.FUNCTIONS, by operation; composites.py introduces the last five."""
+"""Functions of functions.py by operation; composites.py introduces the last five operations."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -44,7 +44,7 @@ _INFIX = {
 }
 _EXTREMA = {"max": "maximum", "min": "minimum"}
 _LIBRARY = {"abs": "std::fabs", "round": "std::nearbyint"}
-"""Functions whose name in <cmath> differs from the operation's."""
+"""Functions whose name in <cmath> differs from the operation's name."""
 
 
 def arithmetic_type(dtype: str) -> str:
@@ -53,12 +53,12 @@ def arithmetic_type(dtype: str) -> str:
 
 
 def accumulator_type(dtype: str) -> str:
-    """The type of sums over very many values."""
+    """The type in which totals and scans accumulate: they combine very many values."""
     return "double" if dtype in FLOATING else "int64_t"
 
 
 def identity_element(kind: str, ctype: str) -> str:
-    """The value with which a reduction starts."""
+    """The identity element of a reduction, with which it starts."""
     if kind in ("sum", "prod"):
         return "0" if kind == "sum" else "1"
     limits, floating = f"std::numeric_limits<{ctype}>", ctype in ("float", "double")
@@ -68,19 +68,19 @@ def identity_element(kind: str, ctype: str) -> str:
 
 
 def combine(kind: str, a: str, b: str) -> str:
-    """The combination of two partial results of a reduction."""
+    """The expression that combines two partial results of a reduction."""
     if kind in ("sum", "prod"):
         return f"{a} {'+' if kind == 'sum' else '*'} {b}"
     return f"{_EXTREMA[kind]}({a}, {b})"
 
 
 class CppPrinter(Printer):
-    """Prints expressions in C++; `pointers` are the kernel's arguments by tensor."""
+    """Prints expressions in C++; `pointers` names the kernel's argument for each tensor."""
 
     def __init__(self, fast_math: bool, pointers: Mapping[str, str]):
         self._fast_math, self._pointers = fast_math, pointers
         self.used_functions: set[str] = set()
-        """The functions of functions.FUNCTIONS that were printed."""
+        """The functions of functions.py that the printed code calls."""
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
         """Write a constant."""

@@ -17,7 +17,7 @@ from kernelpro.authors.playbook.schedule.passes import RowPass
 
 
 class ThreadsAcrossRows(RowKernel):
-    """The lanes of a row are `WIDTH` threads apart; a thread has `rows_per_pack` rows."""
+    """The lanes of a row are `WIDTH` threads apart; a thread processes `rows_per_pack` rows."""
 
     row_suffix = "[j]"
 
@@ -26,13 +26,13 @@ class ThreadsAcrossRows(RowKernel):
         self.rows_per_pack, self.lane_count = self.layout()
 
     def layout(self) -> tuple[int, str]:
-        """Rows of a thread, and threads of a row."""
+        """The rows per thread, and the threads per row."""
         rows = fit_vector(self.design.vector_width, self.stage.outer)
         return rows, self.tunable("LANES", self.design.lanes, 1, 32)
 
     @property
     def lanes(self) -> int:
-        """Threads that share a row, as designed."""
+        """Threads that share a row, in the design (the tuner may change it)."""
         return self.design.lanes
 
     @property
@@ -42,7 +42,7 @@ class ThreadsAcrossRows(RowKernel):
         return f"(({self.stage.rows // self.rows_per_pack} + {width} - 1) / {width})"
 
     def header(self) -> list[str]:
-        """The lane is the slow index of the thread, the row the fast one."""
+        """Lines that split the thread's index: the row is the fast part, the lane the slow one."""
         packs, split = self.stage.rows // self.rows_per_pack, self.split
         sizes = f"LANES = {self.lane_count}, WIDTH = {self.threads} / LANES, STRIDE = LANES * {split}"
         return [
@@ -56,7 +56,7 @@ class ThreadsAcrossRows(RowKernel):
         ]
 
     def vector(self, row_pass: RowPass) -> int:
-        """A pack has one element of each row of the thread."""
+        """A pack has one element of each of the thread's rows."""
         return self.rows_per_pack
 
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
@@ -69,7 +69,7 @@ class ThreadsAcrossRows(RowKernel):
         return outer | unflatten_loops(row_pass.loops, variable(LoopVar("pack", self._packs(row_pass))))
 
     def reduce_lanes(self, step: ReduceStep) -> list[str]:
-        """Reduces across lanes through shared memory."""
+        """Statements that reduce across lanes through shared memory."""
         name, value_type = step.name, arithmetic_type(step.value.dtype)
         return [
             self._scratch(value_type, name),
@@ -90,8 +90,9 @@ class ThreadsAcrossRows(RowKernel):
         return line, f"{width} * {count}", f"cached{node.number}[(pack * {self.rows_per_pack} + j) * WIDTH]"
 
     def emit_scan(self, loop: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
-        """Each lane takes a contiguous part of the row. With several lanes, a first loop reduces each part,
-        and a scan over the lanes gives the prefix with which the second loop starts."""
+        """Statements of a pass with scans: each lane scans a contiguous part of the row. With several lanes,
+        a first loop reduces each part, and a scan over the lanes gives the prefix with which the second loop
+        starts."""
         loop = replace(
             loop,
             index_lines=[f"const Int pack = lane * {loop.iterations} + c + u;"],

@@ -16,7 +16,7 @@ from kernelpro.authors.playbook.schedule.passes import RowPass
 
 
 class ThreadsAlongRow(RowKernel):
-    """A block takes `coarsening` rows and divides its threads among them."""
+    """A block processes `coarsening` rows and divides its threads among them."""
 
     row_suffix, rows_per_pack = "", 1
 
@@ -26,7 +26,7 @@ class ThreadsAlongRow(RowKernel):
 
     @property
     def lanes(self) -> int:
-        """Threads that share a row, as designed."""
+        """Threads that share a row, in the design (the tuner may change it)."""
         return self.design.threads // self.design.coarsening
 
     @property
@@ -35,7 +35,7 @@ class ThreadsAlongRow(RowKernel):
         return f"(({self.stage.rows} + {self.coarsening} - 1) / {self.coarsening})"
 
     def header(self) -> list[str]:
-        """The lane is the fast index of the thread, the row the slow one."""
+        """Lines that split the thread's index: the lane is the fast part, the row the slow one."""
         rows, split = self.stage.rows, self.split
         lanes = f"LANES = {self.threads} / {self.coarsening}"
         return [
@@ -63,7 +63,7 @@ class ThreadsAlongRow(RowKernel):
         return outer | unflatten_pack(pack, row_pass.loops, vector, variable(LoopVar("j", vector)))
 
     def reduce_lanes(self, step: ReduceStep) -> list[str]:
-        """Reduces across consecutive threads, with shuffles first."""
+        """Statements that reduce across consecutive threads: with shuffles, then through shared memory."""
         name, value_type = step.name, arithmetic_type(step.value.dtype)
         reduction = f"reduce_lanes<{REDUCE_OPERATORS[step.kind]}, LANES>({name}_partial, scratch_{name})"
         return [
@@ -72,14 +72,15 @@ class ThreadsAlongRow(RowKernel):
         ]
 
     def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
-        """An array per row, with the elements `j` of all packs together."""
+        """One array for each row, in which the elements `j` of all packs are consecutive."""
         start = " + ".join(["(float*)shared_memory", *self.shared_sizes])
         packs = next(self._packs(row_pass) for row_pass in self.passes if node in row_pass.cached)
         line = f"float* const cached{node.number} = {start} + threadIdx.x / LANES * {count};"
         return line, f"{self.coarsening} * {count}", f"cached{node.number}[j * {packs} + pack]"
 
     def emit_scan(self, loop: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
-        """Each thread scans its packs; a scan over the lanes then gives the prefix before each pack."""
+        """Statements of a pass with scans: each thread scans its packs, and a scan over the lanes gives the
+        prefix before each pack."""
         lines, inner_names = [], dict(names)
         body = loop.emit_loads(inner_names)
         for node in scans:

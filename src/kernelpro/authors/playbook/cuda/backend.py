@@ -1,4 +1,4 @@
-"""The CUDA backend: writes the candidate, with one `run` function that launches the kernels of all stages."""
+"""Writes the candidate: its kernels, and a `run` function that launches the kernels of all stages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
 
 _MAX_INT32_ELEMENTS = 2**31 - 2**24
-"""Smaller tensors are indexed with 32 bits; the margin covers out-of-range threads of the last block."""
+"""Smaller tensors are indexed with 32 bits; the margin covers threads of the last block beyond the end."""
 
 _DEVICE_FUNCTIONS = (
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
@@ -38,11 +38,11 @@ _DEVICE_FUNCTIONS = (
     *(("= Tile<", INSTRUCTIONS + TILE), ("load_fragment<", FRAGMENTS)),
     *(("copy_tile(", COPIES), *((f"wgmma_{kind}(", text) for kind, text in INSTRUCTIONS_OF.items())),
 )
-"""Device functions by the text of a call to them."""
+"""Device functions, each with the text of a call to it."""
 
 
 def write(program: Program, design: Design) -> str:
-    """Returns the candidate's source. Raises NoProposal."""
+    """The candidate's source file. Raises NoProposal."""
     python_module.require_whole_stores(program)
     pointers = {tensor.name: python_module.argument_name(tensor) for tensor in program.tensors}
     builder = CudaSourceBuilder(program, design.math, pointers)
@@ -121,8 +121,8 @@ def _argument(builder: CudaSourceBuilder, tensor: str, written: set[str], qualif
 def _launchers(
     builder: CudaSourceBuilder, program: Program, groups: list[list[CudaKernel]], calls: list[list[str]]
 ) -> tuple[list[str], list[str]]:
-    """A host function for each group of kernels without a library call in between, and the lines that call
-    them."""
+    """A host function for each group of kernels without a library call between them, and the Python lines
+    that call them."""
     source, lines = list[str](), list[str]()
     for number, group in enumerate(groups):
         lines += calls[number - 1] if number else []
@@ -135,7 +135,7 @@ def _launchers(
 
 
 def _launcher(builder: CudaSourceBuilder, name: str, kernels: list[CudaKernel], used: list[str]) -> list[str]:
-    """The host function: it checks alignment, requests dynamic shared memory and launches the kernels."""
+    """A host function, which checks alignment, requests dynamic shared memory and launches the kernels."""
     written = {tensor for kernel in kernels for tensor in kernel.written}
     arguments = [_argument(builder, tensor, written) for tensor in used]
     body = []

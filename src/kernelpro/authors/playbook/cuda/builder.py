@@ -15,33 +15,33 @@ from kernelpro.authors.playbook.schedule.masked_loads import Predicate
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A description of a tensor for TMA, which the host makes and passes to the kernel."""
+    """A tensor map (TMA descriptor), which the host creates and passes to the kernel."""
 
     name: str
-    """Of the kernel's argument."""
+    """The name of the kernel's argument."""
     tensor: str
     arguments: str
-    """Of the prelude's encode_map, after the first."""
+    """The arguments of the prelude's encode_map, except the first."""
 
 
 @dataclass
 class CudaKernel:
-    """A kernel and its launch configuration; sizes are C++ expressions of the tunables."""
+    """A kernel and its launch configuration. Sizes are C++ expressions of the tunables."""
 
     name: str
     body: list[str]
     grid: str
-    """Thread blocks."""
+    """The number of thread blocks."""
     threads: str
-    """Threads of a block."""
+    """Threads per block."""
     tensors: list[str]
     """Tensors whose pointers are its arguments."""
     written: set[str]
     """Tensors that it writes."""
     shared_bytes: str = "0"
-    """Dynamic shared memory."""
+    """Bytes of dynamic shared memory."""
     maps: Sequence[TensorMap] = ()
-    """Arguments before the pointers."""
+    """Kernel arguments that precede the pointers."""
 
     def uses(self, tensor: str) -> bool:
         """Whether a launch needs the tensor's address."""
@@ -61,18 +61,19 @@ class CudaSourceBuilder:
         self.temporaries: list[Tensor] = []
         """Temporaries that the kernels need in addition to the program's own."""
         self.vectorized: set[str] = set()
-        """Tensors with vectorized accesses: their addresses must be aligned to 16 bytes."""
+        """Tensors with vectorized accesses, whose addresses must be aligned to 16 bytes."""
         self.written: set[str] = set()
         """Tensors that the current kernel writes."""
         self.load_conditions: dict[Expr, Predicate] = {}
-        """Loads of the current stage that a mask hides in part, and where their values are needed."""
+        """Loads of the current stage of which a mask discards some elements, each with the predicate under
+        which it is needed."""
 
     def pointer(self, tensor: str) -> str:
         """The kernel argument that points to a tensor."""
         return self.printer.pointer(tensor)
 
     def begin_kernel(self) -> None:
-        """Starts a new kernel: from here on, `written` collects its stores."""
+        """Start a new kernel: from here on, `written` collects its stores."""
         self.written = set()
 
     def add_kernel(
@@ -84,19 +85,20 @@ class CudaSourceBuilder:
         shared_bytes: str = "0",
         maps: Sequence[TensorMap] = (),
     ) -> None:
-        """Adds the kernel; its arguments are the tensors that the body names."""
+        """Add the kernel. Its arguments are the tensors that the body names."""
         words = set(re.findall(r"\w+", "\n".join(body)))
         tensors = [tensor for tensor in self.tensors if self.pointer(tensor) in words]
         self.kernels.append(CudaKernel(name, body, grid, threads, tensors, self.written, shared_bytes, maps))
 
     def tunable(self, name: str, value: int, minimum: int, maximum: int) -> str:
-        """Declares a compile-time constant whose half and double are also tried, within the limits."""
+        """Declare a compile-time constant; the tuner also tries its half and its double, within the
+        limits."""
         neighbours = [near for near in (value // 2, value * 2) if minimum <= near <= maximum]
         self.tunables[name] = (value, sorted({value, *neighbours}))
         return name
 
     def add_temporary(self, name: str, count: int, dtype: str) -> str:
-        """A temporary of `count` elements in the type in which `dtype` is computed."""
+        """Add a temporary of `count` elements, in the type in which `dtype` is computed; returns its name."""
         dtype = "float32" if dtype in ("float16", "bfloat16") else dtype
         if name not in self.tensors:
             self.tensors[name] = Tensor(name, (count,), dtype, "temporary")

@@ -1,4 +1,4 @@
-"""Element-wise stages in CUDA: consecutive threads take consecutive packs."""
+"""Element-wise stages in CUDA: consecutive threads process consecutive packs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelpro.authors.playbook.schedule.passes import RowPass, loop_invariants
 
 
 def write_elementwise(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
-    """Adds the kernel: a thread takes `coarsening` packs, one block width apart."""
+    """Add the kernel: a thread processes `coarsening` packs, which are one block width apart."""
     builder.begin_kernel()
     threads = builder.tunable(f"THREADS{number}", design.threads, 64, 1024)
     coarsening = builder.tunable(f"COARSENING{number}", design.coarsening, 1, 8)

@@ -1,10 +1,12 @@
 """Matrix products in CUDA: tiles of the operands in shared memory, results in registers.
 
-Tiles along k rotate through `pipeline_stages` buffers: while one is multiplied, later ones are loaded.
-Operands that memory holds in the right type and layout are copied asynchronously; others go through
-registers. Results come from fused multiply-adds in the operands' type, or from tensor cores (16-bit types,
-and float32 as TF32 where the design allows it). Steps that need one element of the product at a time follow
-in the same kernel (epilogue). Otherwise, and with split-K, the product goes through global memory.
+- Tiles along k rotate through `pipeline_stages` buffers: while one is multiplied, later ones are loaded.
+- Operands that are in global memory in the right type and layout are copied asynchronously. Others go through
+  registers.
+- Tensor cores multiply 16-bit types, and float32 as TF32 if the design allows it. Otherwise fused
+  multiply-adds compute in the operands' type.
+- Steps that need only one element of the product at a time follow in the same kernel (epilogue). With other
+  steps, and with split-K, the product goes through global memory.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.schedule.passes import RowPass
 
 MAX_SHARED_BYTES = 232448
-"""Shared memory of a block on the GPUs that have most of it (227 KB)."""
+"""The most shared memory that a block can have on any GPU (227 KB)."""
 _MMA_TYPES = {"float32": "TF32", "bfloat16": "BF16", "float16": "F16"}
 _MIN_TILE = 32
 """The smallest side of a tile."""
@@ -40,13 +42,14 @@ _EPILOGUE_UNROLL = 4
 
 
 def uses_tensor_cores(contraction: Contraction, design: StageDesign, precision: str) -> bool:
-    """Whether the design asks for tensor cores, and type and precision allow them."""
+    """Whether the design uses tensor cores, and type and precision allow them."""
     dtype = contraction.left.dtype
     return design.order == "tiles" and dtype in _MMA_TYPES and (dtype != "float32" or precision == "tf32")
 
 
 def fit_tiles(contraction: Contraction, design: StageDesign) -> StageDesign:
-    """The design with tiles no larger than the product, and the threads and pipeline stages that fit them."""
+    """The design with tiles that are no larger than the product, and threads and pipeline stages that suit
+    the tiles."""
     tile_m = max(min(design.tile_m, power_of_two(iterations(contraction.rows))), _MIN_TILE)
     tile_n = max(min(design.tile_n, power_of_two(iterations(contraction.columns))), _MIN_TILE)
     tile_k = max(min(design.tile_k, power_of_two(iterations(contraction.depth))), 16)
@@ -60,7 +63,8 @@ def fit_tiles(contraction: Contraction, design: StageDesign) -> StageDesign:
 
 
 class CudaMatmul:
-    """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
+    """The kernel of one matrix product. Steps that need only one element of it at a time form the
+    epilogue."""
 
     def __init__(
         self, builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -89,7 +93,7 @@ class CudaMatmul:
         )
 
     def write(self) -> Stage | None:
-        """Adds the kernel. Returns the rest of the stage if it does not fit into the epilogue."""
+        """Add the kernel. If the stage's steps do not fit into the epilogue, returns them as a stage."""
         column = variable(LoopVar("column", self._columns))
         names, fused = name_product_elements(self._stage, column, self._element)
         if fused and self._split == 1:
@@ -155,7 +159,8 @@ class CudaMatmul:
         return f"PIPELINE_STAGES{number} * {size} * ({' + '.join(tiles)})"
 
     def _tile_position(self, constants: str) -> list[str]:
-        """Concurrent blocks take tiles that share rows and columns, so that these stay in the L2 cache.
+        """The position of the block's tile. Concurrent blocks take tiles that share rows and columns, so that
+        these stay in the L2 cache.
 
         `constants` defines TILE_M, TILE_N, TILE_K and PIPELINE_STAGES.
         """
@@ -282,7 +287,8 @@ class CudaMatmul:
         return "acc[i / 2][n / 2][i % 2 * 2 + n % 2 + j]" if self._tensor_cores else "acc[i][n + j]"
 
     def _epilogue(self, steps: list[StoreStep], names: dict[Expr, str]) -> list[str]:
-        """The steps for a thread's results, in packs: `i` is the row and `n` the column among its results."""
+        """The steps for a thread's results, in packs. `i` is the row and `n` the column among these
+        results."""
         contraction, columns = self._contraction, self._columns
         vector = next(v for v in (4, 2, 1) if v <= (2 if self._tensor_cores else 4) and columns % v == 0)
         column = variable(LoopVar("column", columns // vector)) * vector + variable(LoopVar("j", vector))

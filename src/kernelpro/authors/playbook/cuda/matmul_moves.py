@@ -23,18 +23,19 @@ from kernelpro.authors.playbook.schedule.moves import DesignChange, Move, apply_
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
 
 _SMS = 132
-"""Streaming multiprocessors of a large GPU: one block for each keeps it busy."""
+"""Streaming multiprocessors of a large GPU. One block for each keeps it busy."""
 _MIN_SPLIT_DEPTH = 512
-"""Terms of the sum that are worth a block of their own."""
+"""Split-K gives each block at least this many terms of the sum."""
 _MIN_RESULTS = 32 * 64
 """Elements of the smallest tile."""
 
 
 def tensor_core_design(stage: Stage) -> StageDesign:
-    """Tensor cores, with the largest tiles that leave a block for each multiprocessor; else split-K."""
+    """Tensor cores, with the largest tiles that give each multiprocessor a block; split-K if even small tiles
+    do not."""
     contraction = _contraction(stage)
     depth, columns = iterations(contraction.depth), iterations(contraction.columns)
-    # Other tiles go through registers, of which there are too few for deep ones.
+    # Tiles that cannot be copied asynchronously go through registers, which are too few for deep tiles.
     async_copied = depth % 8 == columns % 8 == 0
     tile_k = 64 if itemsize(contraction.left.dtype) == 2 and async_copied else 32
     tile_m, tile_n = 128, 128
@@ -86,7 +87,7 @@ def _blocks(contraction: Contraction, tile_m: int, tile_n: int) -> int:
 
 
 def _fit(stage: Stage, design: StageDesign) -> StageDesign:
-    """Fits tiles to the product, and the threads along rows for what does not fit into its epilogue."""
+    """The design fit to the product; also for the row kernel that runs steps that the epilogue cannot."""
     contraction = _contraction(stage)
     design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design)
     lanes = min(max(32, power_of_two(iterations(contraction.columns) / 16)), design.threads)
@@ -102,7 +103,7 @@ def _fit(stage: Stage, design: StageDesign) -> StageDesign:
 
 
 def _per_matmul(change: TileChange) -> DesignChange:
-    """Applies a change to matrix products, within the limits of their shapes."""
+    """A change that applies to matrix products, within the limits of their shapes."""
 
     def apply(stage: Stage, design: StageDesign) -> StageDesign | None:
         changed_design = change(design) if is_matmul(stage, design) else None

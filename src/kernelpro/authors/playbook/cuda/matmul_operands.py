@@ -40,7 +40,8 @@ class MatmulOperand:
 
     @cached_property
     def _access(self) -> tuple[bool, int]:
-        """Whether packs lie along k, and their size: the widest vectorized access, then contiguous ones."""
+        """Whether packs lie along k, and their size. Prefers the widest vectorized access, then contiguous
+        ones."""
         best = (1, False, True)
         for along_k, loops in ((True, self.depth), (False, self.loops)):
             for node in nodes_of([self.value], "load"):
@@ -61,13 +62,13 @@ class MatmulOperand:
 
     @property
     def vector(self) -> int:
-        """Elements of a pack."""
+        """Elements per pack."""
         return self._access[1]
 
     @property
     def stored_along_k(self) -> bool:
-        """Whether the tile is contiguous along k. Tensor cores read it in either layout; multiply-add reads
-        rows or columns of it."""
+        """Whether the tile in shared memory is contiguous along k. Tensor cores read either layout;
+        multiply-add needs the other one, because it reads neighbouring rows or columns."""
         return self.loads_along_k and self.tensor_cores
 
     @property
@@ -88,7 +89,7 @@ class MatmulOperand:
 
     @property
     def async_copied(self) -> bool:
-        """Whether asynchronous copies bring it to shared memory without going through registers."""
+        """Whether asynchronous copies load the tiles into shared memory, without going through registers."""
         same_type = STORAGE_TYPES[self.value.dtype] == self.element_type
         same_layout = self.loads_along_k == self.stored_along_k
         wide_enough = self.vector * itemsize(self.value.dtype) >= 4
@@ -121,7 +122,8 @@ class MatmulOperand:
         return STORAGE_TYPES[self.value.dtype] if self.is_plain_load else arithmetic_type(self.value.dtype)
 
     def header(self) -> list[str]:
-        """Declares the tile's type, the packs of a thread, and registers if tiles go through them."""
+        """Lines that declare the tile's type, the packs per thread, and registers if tiles go through
+        them."""
         along_k = "true" if self.stored_along_k else "false"
         arguments = f"{self.element_type}, {self.tile_side}, TILE_K, {along_k}, {self.padding}"
         packs = f"{self._packs} = {self.tile_side} * TILE_K / {self.vector}"
@@ -133,7 +135,8 @@ class MatmulOperand:
         return lines if self.async_copied else [*lines, registers]
 
     def load_tile(self) -> list[str]:
-        """Copies the thread's packs of the tile at `first_k` to buffer `slot`, or loads them to registers."""
+        """Statements that copy the thread's packs of the tile at `first_k` to buffer `slot`, or load them to
+        registers."""
         loop, names = self._thread_loop(self.loads_along_k, self.vector), Names()
         loop.bind_printer()
         if not self.is_plain_load:
@@ -157,7 +160,7 @@ class MatmulOperand:
         return self._unrolled([*loop.index_lines, *self._zero_registers(), *loop.if_in_bounds([load])])
 
     def store_tile(self) -> list[str]:
-        """Stores the registers to buffer `slot`."""
+        """Statements that store the registers to buffer `slot`."""
         if self.async_copied:
             return []
         loop = self._thread_loop(self.loads_along_k, self.vector)

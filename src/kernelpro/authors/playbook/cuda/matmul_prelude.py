@@ -16,7 +16,7 @@ __device__ inline void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, u
     else if constexpr (TYPE == BF16) MMA("m16n8k16", "bf16");
     else MMA("m16n8k16", "f16");
 }
-// Loads four 8 x 16-byte matrices; each lane gives the address of one row. TRANSPOSED: of 16-bit elements.
+// Loads four 8 x 16-byte matrices; each lane gives the address of one row. TRANSPOSED: for 16-bit elements.
 template <bool TRANSPOSED> __device__ inline void load_matrix(unsigned (&r)[4], const void* row) {
     const unsigned address = unsigned(__cvta_generic_to_shared(row));
     if constexpr (TRANSPOSED)
@@ -26,7 +26,7 @@ template <bool TRANSPOSED> __device__ inline void load_matrix(unsigned (&r)[4], 
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
-// Asynchronous copies to shared memory, in groups that `async_commit` closes; zeros where out of bounds.
+// Asynchronous copy to shared memory; writes zeros if out of bounds. `async_commit` closes a group of copies.
 template <int BYTES> __device__ inline void async_copy(void* target, const void* source, bool in_bounds) {
     const unsigned address = unsigned(__cvta_generic_to_shared(target));
     if constexpr (BYTES == 16)
@@ -37,7 +37,7 @@ template <int BYTES> __device__ inline void async_copy(void* target, const void*
                      ::"r"(address), "l"(source), "n"(BYTES), "r"(in_bounds ? BYTES : 0) : "memory");
 }
 __device__ inline void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ inline void async_wait() {  // for all groups but the last PENDING
+template <int PENDING> __device__ inline void async_wait() {  // for all but the last PENDING groups
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 """

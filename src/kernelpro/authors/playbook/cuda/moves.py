@@ -1,4 +1,4 @@
-"""Initial designs and moves for CUDA."""
+"""Initial designs, moves and fallbacks for CUDA."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from kernelpro.authors.playbook.schedule.moves import (
 from kernelpro.authors.playbook.schedule.passes import is_elementwise, split_into_passes
 
 _SMS = 132
-"""Streaming multiprocessors of a large GPU; work that fills it also fills a smaller one."""
+"""Streaming multiprocessors of a large GPU. Work that fills it also fills a smaller one."""
 _SATURATING_THREADS = _SMS * 1024
-"""Threads that saturate its memory bandwidth."""
+"""Threads that saturate the memory bandwidth of such a GPU."""
 _THREADS = 256
 _MIN_COALESCED = 32
-"""Consecutive elements that consecutive threads should read."""
+"""Consecutive threads should read at least this many consecutive elements."""
 _ELEMENTS_PER_THREAD = 16
-"""Elements of a row that a thread takes in the initial design."""
+"""Elements of a row per thread in the initial design."""
 _LONG_ROW = 32768
-"""Rows of this length are split over blocks if there are few of them."""
+"""Rows of at least this length are split over several blocks if there are few rows."""
 
 
 def seeds(program: Program) -> list[Seed]:
@@ -52,7 +52,7 @@ def seeds(program: Program) -> list[Seed]:
     if any(find_contraction(stage) for stage in program.stages):
         plans = (
             "Matrix products in tiles on tensor cores, with an epilogue; tiles fit the shape.",
-            "The same with smaller tiles, and more of them at the same time.",
+            "The same with smaller tiles, so that more of them run concurrently.",
             "Multiply-add instead of tensor cores.",
         )
     else:
@@ -70,7 +70,7 @@ def seeds(program: Program) -> list[Seed]:
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
-    """Safer designs after a failure, the nearest first."""
+    """Safer designs after a failure, the most similar first."""
     steps = [
         more_exact_math(design),
         _design_stages(program, _best_design) if any(stage.wgmma for stage in design.stages) else design,
@@ -141,7 +141,8 @@ def _elementwise_design(stage: Stage, program: Program) -> StageDesign:
 
 
 def _along_rows_design(stage: Stage, program: Program) -> StageDesign:
-    """At most a warp per row while a thread has few elements, then up to a block, then several blocks."""
+    """Short rows: at most a warp for each. Longer rows: up to a block. Few long rows: several blocks for
+    each."""
     vector, length = _vector_width(stage, program), stage.row_width
     packs = max(1, length // fit_vector(vector, stage.row_loops))
     lanes = 32 if packs <= 256 else power_of_two(length / _ELEMENTS_PER_THREAD)
@@ -178,13 +179,13 @@ def _has_several_passes(stage: Stage) -> bool:
 
 
 def _window_design(stage: Stage) -> StageDesign:
-    """As many outputs per thread as leave enough threads."""
+    """The most outputs per thread that leave enough threads to saturate the device."""
     maximum = next((n for n in (8, 4, 2) if stage.rows >= n * _SATURATING_THREADS), 1)
     return StageDesign(order="tiles", threads=128, coarsening=outputs_per_thread(stage, maximum))
 
 
 def _vector_width(stage: Stage, program: Program) -> int:
-    """Elements of the stage's largest tensor in 16 bytes."""
+    """How many elements of the stage's largest tensor fit into 16 bytes."""
     names = {node.data[0] for node in nodes_of(stage.expressions, "load")}
     names |= {step.tensor for step in stage.stores}
     tensors = [program.tensor(name) for name in names]
@@ -193,7 +194,8 @@ def _vector_width(stage: Stage, program: Program) -> int:
 
 
 def _thread_order(stage: Stage) -> Literal["rows", "strips"]:
-    """The layout with more coalesced accesses: threads along rows, or across them (as for windows)."""
+    """The thread layout with more coalesced accesses: `rows` (along rows) or `strips` (across rows; always
+    for windows)."""
     looped = [step for step in stage.steps if step.loops]
     if not stage.outer:
         return "rows"
@@ -214,7 +216,7 @@ def _indices(step: ReduceStep | StoreStep) -> list[IndexExpr]:
 
 
 def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
-    """Elements that are contiguous in memory along the loops."""
+    """The number of elements along the loops that are contiguous in memory."""
     run = 1
     for var in reversed(loops):
         if abs(index.coefficient(var)) != run:
@@ -227,7 +229,7 @@ def _contiguous_run(index: IndexExpr, loops: tuple[LoopVar, ...]) -> int:
 
 
 def _per_stage(change: StageChange) -> DesignChange:
-    """Applies a change to stages that are not written as matrix products."""
+    """A change that applies to stages not written as matrix products."""
     return per_stage(lambda stage, design: None if is_matmul(stage, design) else change(stage, design))
 
 
@@ -257,7 +259,7 @@ def _share_windows(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _reorder_threads(program: Program, design: Design) -> Design | None:
-    """Changes stages whose threads do not run along contiguous memory."""
+    """Changes the thread layout of stages whose consecutive threads do not access contiguous memory."""
 
     def change(stage: Stage, stage_design: StageDesign) -> StageDesign | None:
         if is_matmul(stage, stage_design) or is_elementwise(stage) or not stage.outer:
@@ -335,7 +337,7 @@ MOVES = (
     ),
     Move(
         "share windows",
-        "Give each thread several outputs in a column, so that it loads what their windows share once.",
+        "Give each thread several outputs in a column, so that it loads the inputs that they share once.",
         ("missing_reuse", "warp_stall", "integer_arithmetic"),
         _per_stage(_share_windows),
     ),

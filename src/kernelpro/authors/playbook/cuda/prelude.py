@@ -1,9 +1,9 @@
-"""CUDA source of the device functions that kernels share; a candidate contains those that it calls."""
+"""CUDA source of the device functions that kernels share. A candidate contains those that it calls."""
 
 from __future__ import annotations
 
 PRELUDE = """\
-// NaN wins, as in torch; fmaxf and fminf would drop it.
+// NaN propagates, as in torch; fmaxf and fminf would drop it.
 template <class T> __device__ inline T maximum(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> __device__ inline T minimum(T a, T b) { return a < b || a != a ? a : b; }
 #ifdef __CUDA_ARCH__  // one instruction
@@ -106,7 +106,7 @@ __device__ inline float approx_erf(float x) {  // 1 - 2^p(|x|); absolute error 1
 }
 """,
 }
-"""Accurate to float32's absolute error: results near zero have few significant digits."""
+"""With float32's absolute accuracy only: results near zero have few correct digits."""
 
 REDUCE_LANES = """\
 // Reduction over LANES consecutive threads; every thread receives the result.
@@ -177,7 +177,7 @@ __device__ inline void scan_lanes(T (&totals)[U], T& carry, T* scratch) {
 """
 
 REDUCE_ACROSS = """\
-// Reduction over the LANES threads that are WIDTH apart, for each of N rows; all of them receive the result.
+// Reduction over LANES threads that are WIDTH apart, for each of N rows; every lane receives the result.
 template <class Op, int LANES, int WIDTH, class T, int N>
 __device__ inline void reduce_across(T (&values)[N], T* scratch) {
     if constexpr (LANES > 1) {

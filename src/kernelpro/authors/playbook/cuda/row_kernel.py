@@ -1,13 +1,12 @@
 """Kernels for the rows of a stage: reductions, scans, and the stores that depend on them.
 
-A block takes several rows, and `LANES` threads share each row. The two thread layouts differ in which
-threads those are and where a pack lies: along the row (along_rows.py) or across neighbouring rows
-(across_rows.py). One kernel runs all passes of the stage; where several blocks share a row (split), each
-pass is a kernel of its own, which first combines the partial results that the blocks of earlier passes have
-stored.
+A block processes several rows, and `LANES` threads share each row. The two thread layouts differ in which
+threads those are, and in whether a pack lies along the row (along_rows.py) or across neighbouring rows
+(across_rows.py). One kernel runs all passes of the stage. If several blocks share a row (split), each pass is
+a kernel of its own, which first combines the partial results that earlier kernels have stored.
 
-Out-of-range rows are clamped to the last row so that all threads reach the barriers: they compute and store
-the same values as the threads of the last row.
+Out-of-range rows are clamped to the last row so that all threads reach the barriers. Their threads compute
+and store the same values as the threads of the last row.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from kernelpro.authors.playbook.schedule.passes import (
 )
 
 _MAX_CACHE_REGISTERS = 80
-"""Values that a thread caches in registers between passes."""
+"""Most values that a thread caches in registers between passes."""
 _MAX_CACHE_BYTES = 96 * 1024
-"""Shared memory of a block for cached values: two blocks fit on an SM with 228 KB."""
+"""Most shared memory per block for cached values: two such blocks fit on an SM with 228 KB."""
 _MAX_LOADS_IN_FLIGHT = 32
-"""Elements that a thread loads before it uses the first, where the row is not cached."""
+"""Most elements that a thread loads before it uses the first one, unless registers cache the row."""
 _MAX_UNROLLED_WINDOW = 64
-"""Windows of up to this many packs are unrolled completely."""
+"""Loops over windows of up to this many packs are unrolled completely."""
 
 
 class RowKernel(ABC):
-    """One kernel: some passes of a stage over its rows."""
+    """One kernel, which runs some or all passes of a stage over its rows."""
 
     row_suffix: str
     """Appended to the names of per-row values: `[j]` where a pack spans several rows."""
@@ -61,7 +60,7 @@ class RowKernel(ABC):
         partial_count: str = "",
         tuned: bool = True,
     ):
-        """`split`: blocks that share a row in this kernel. `partials`: reductions of which earlier kernels
+        """`split`: blocks that share a row in this kernel. `partials`: reductions for which earlier kernels
         have stored `partial_count` partial results (default: `split`). `tuned`: whether sizes are tunables.
         """
         self.builder, self.printer = builder, builder.printer
@@ -69,7 +68,7 @@ class RowKernel(ABC):
         self.split, self.partials, self.partial_count = split, list(partials), partial_count or split
         self.tuned = tuned
         self.cached: dict[Expr, str] = {}
-        """Where cached values are stored."""
+        """Cached values, each with the text of its storage."""
         self.in_registers = False
         """Whether cached values are in registers, not in shared memory."""
         self.shared_sizes: list[str] = []
@@ -77,7 +76,7 @@ class RowKernel(ABC):
         self.threads = self.tunable("THREADS", design.threads, 64, 1024)
 
     def tunable(self, name: str, value: int, minimum: int, maximum: int) -> str:
-        """Declares a tunable of the stage, or returns the value where sizes are fixed."""
+        """Declare a tunable of the stage and return its name; returns the value if sizes are fixed."""
         if not self.tuned:
             return str(value)
         return self.builder.tunable(f"{name}{self.number}", value, minimum, maximum)
@@ -87,16 +86,16 @@ class RowKernel(ABC):
     @property
     @abstractmethod
     def grid(self) -> str:
-        """Blocks that cover all rows once."""
+        """The number of blocks that cover all rows once."""
 
     @property
     @abstractmethod
     def lanes(self) -> int:
-        """Threads that share a row, as designed."""
+        """Threads that share a row, in the design (the tuner may change it)."""
 
     @property
     def rows_per_block(self) -> int:
-        """Rows of a block, as designed."""
+        """Rows per block, in the design."""
         return self.design.threads // self.lanes * self.rows_per_pack
 
     @abstractmethod
@@ -105,19 +104,19 @@ class RowKernel(ABC):
 
     @abstractmethod
     def vector(self, row_pass: RowPass) -> int:
-        """Elements of a pack."""
+        """Elements per pack in a pass."""
 
     @abstractmethod
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
-        """The index along each loop, for a pack of the pass; without a pass, for the row alone."""
+        """The index along each loop, for a pack of the pass; without a pass, along the outer loops only."""
 
     @abstractmethod
     def reduce_lanes(self, step: ReduceStep) -> list[str]:
-        """Reduces the partial results of a row's lanes; all lanes receive the result."""
+        """Statements that reduce the partial results of a row's lanes; every lane receives the result."""
 
     @abstractmethod
     def emit_scan(self, loop: ThreadLoop, scans: list[Expr], names: Names) -> list[str]:
-        """A pass with cumulative sums, products, maxima or minima."""
+        """Statements of a pass with scans (cumulative sums, products, maxima or minima)."""
 
     @abstractmethod
     def shared_cache(self, node: Expr, count: int) -> tuple[str, str, str]:
@@ -126,7 +125,8 @@ class RowKernel(ABC):
     # --- the kernel -------------------------------------------------------------------------------
 
     def write(self, name: str, max_split: int = 0) -> None:
-        """Adds the kernel. With `max_split` it stores partial results, of at most that many blocks a row."""
+        """Add the kernel. With `max_split`, it stores partial results, from at most that many blocks per
+        row."""
         self.builder.begin_kernel()
         if self.design.cache_row and not self.partials and not max_split:
             self._plan_cache()
@@ -146,11 +146,11 @@ class RowKernel(ABC):
         self.builder.add_kernel(name, [*self.header(), *body], grid, self.threads, shared_bytes)
 
     def bind_printer(self, row_pass: RowPass | None = None) -> None:
-        """Makes the printer print indices of this pass."""
+        """Make the printer express loop variables by the indices of this pass."""
         self.printer.loop_indices, self.printer.row_suffix = self.loop_indices(row_pass), self.row_suffix
 
     def per_row(self, body: list[str]) -> list[str]:
-        """`body` for each row of the thread."""
+        """`body`, repeated for each row of the thread."""
         if not self.row_suffix:
             return body
         return ["#pragma unroll", f"for (int j = 0; j < {self.rows_per_pack}; ++j) {{", *indented(body), "}"]
@@ -171,7 +171,7 @@ class RowKernel(ABC):
         return [step for step in self.partials if step.name in names]
 
     def _combine_partials(self, step: ReduceStep) -> list[str]:
-        """Combines the partial results that several blocks have stored."""
+        """Statements that combine the partial results that several blocks have stored."""
         value_type, name = arithmetic_type(step.value.dtype), f"{step.name}{self.row_suffix}"
         partial = f"partial_{step.name}[s * {self.stage.rows} + {self.row_index}]"
         update = f"{name} = {combine(step.kind, name, partial)};"
@@ -189,7 +189,7 @@ class RowKernel(ABC):
         return ["if (lane == 0) {", *indented(self.per_row([text])), "}"]
 
     def _emit_totals(self, names: Names) -> list[str]:
-        """Stores the block's partial result of each total."""
+        """Statements that compute and store the block's partial result of each total."""
         lines: list[str] = []
         for total in self.stage.totals:
             name, value_type, inner_names = total.name, arithmetic_type(total.value.dtype), dict(names)
@@ -237,7 +237,8 @@ class RowKernel(ABC):
         return lines + [line for step in row_pass.reductions for line in self.reduce_lanes(step)]
 
     def _emit_row_steps(self, row_pass: RowPass, names: Names) -> list[str]:
-        """Steps without loops: all lanes compute the values of the row, the first lane stores."""
+        """Statements for steps without loops: all lanes compute the row's values, and the first lane
+        stores."""
         lines, inner_names, reductions = list[str](), dict(names), row_pass.reductions
         roots = [step.value for step in reductions if step.value.op not in LEAVES]
         inner = self.printer.statements(roots, inner_names)
@@ -253,7 +254,7 @@ class RowKernel(ABC):
         return lines
 
     def single_pack_loop(self, row_pass: RowPass, loop_indices: dict[LoopVar, IndexExpr]) -> ThreadLoop:
-        """A loop over one pack across the thread's rows, which is always in bounds."""
+        """A loop over a single pack across the thread's rows, which is always in bounds."""
         return ThreadLoop(
             self.builder,
             row_pass,
@@ -268,7 +269,7 @@ class RowKernel(ABC):
         )
 
     def _emit_invariants(self, nodes: list[Expr], names: Names) -> list[str]:
-        """Values that are constant along the row, computed before the loop."""
+        """Statements before the loop that compute values that are constant along the row."""
         if not self.row_suffix:
             return self.printer.statements(nodes, names)
         lines: list[str] = []
@@ -313,7 +314,7 @@ class RowKernel(ABC):
     # --- values cached between passes -------------------------------------------------------------
 
     def _plan_cache(self) -> None:
-        """Decides what is cached: in registers if it fits, else in shared memory, else nowhere."""
+        """Decide where values are cached: in registers if they fit, else in shared memory, else nowhere."""
         choose_cached(self.passes)
         _cache_loads(self.passes)
         cached = [(node, row_pass) for row_pass in self.passes for node in row_pass.cached]
@@ -343,7 +344,7 @@ class RowKernel(ABC):
 
 
 def _cache_loads(passes: list[RowPass]) -> None:
-    """Lets the first pass that loads an element cache it for later passes."""
+    """Marks each element that several passes load to be cached by the first of them."""
     for position, later in enumerate(passes):
         cached = dict.fromkeys(cached_before(passes, position), "")
         for node in sorted(nodes_to_compute(later.roots, cached), key=lambda node: node.number):

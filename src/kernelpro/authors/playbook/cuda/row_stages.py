@@ -1,4 +1,5 @@
-"""The kernels of a stage with rows: one for all passes, or one per pass if several blocks share a row."""
+"""The kernels of a stage with rows: one for all passes, or one for each pass if several blocks share a
+row."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from kernelpro.authors.playbook.schedule.design import StageDesign
 from kernelpro.authors.playbook.schedule.passes import RowPass, scans_of, split_into_passes
 
 _TOTALS_THREADS = 1024
-"""Threads of the block that computes totals."""
+"""Threads of the single block that combines totals."""
 
 
 def write_row_stage(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
-    """Adds all kernels of the stage."""
+    """Add all kernels of the stage."""
     layout: type[RowKernel] = (
         ThreadsAcrossRows if design.order == "strips" and stage.outer else ThreadsAlongRow
     )
@@ -67,7 +68,8 @@ def _write_split(
 
 
 def _write_totals(builder: CudaSourceBuilder, stage: Stage, number: int, count: str) -> None:
-    """Adds a kernel of one block, which reduces the partial results of `count` blocks."""
+    """Add a kernel with one block, which combines the partial totals of `count` blocks and runs the
+    epilogue."""
     builder.begin_kernel()
     lines = []
     for total in stage.totals:

@@ -1,8 +1,8 @@
-"""Overlapping windows: a thread computes several outputs in a column and loads shared inputs once.
+"""Overlapping windows: a thread computes several outputs in a column and loads shared inputs only once.
 
-Eight outputs of a 7 x 7 convolution in a column need 14 rows of 7 inputs, not 56. The thread iterates over
-those input rows; each row is one iteration of the window's loop for every output whose window contains it.
-Consecutive threads have consecutive columns.
+A column of eight outputs of a 7 x 7 convolution needs 14 rows of 7 inputs, not 56. The thread iterates over
+these input rows. Each input row is one iteration of the window's loop for every output whose window contains
+it. Consecutive threads process consecutive columns.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.passes import RowPass, split_into_passes
 
 _MAX_UNROLLED = 1024
-"""Iterations that are unrolled, those of all outputs of a thread together."""
+"""Most iterations that are unrolled, over all outputs of a thread."""
 
 
 @dataclass(frozen=True)
 class WindowOverlap:
-    """A step of one along `output_loop` moves the window by `stride` iterations of `window_loop`."""
+    """How windows overlap: the next output along `output_loop` reads a window that is `stride` iterations of
+    `window_loop` further."""
 
     output_loop: LoopVar
     window_loop: LoopVar
@@ -45,7 +46,7 @@ class WindowOverlap:
 
 
 def find_overlap(stage: Stage) -> WindowOverlap | None:
-    """How the windows of consecutive outputs overlap; None if they do not, and for matrix products."""
+    """How the windows of consecutive outputs overlap; None if they do not, or for a matrix product."""
     looped = [row_pass for row_pass in split_into_passes(stage) if row_pass.loops]
     if len(looped) != 1 or stage.totals or len(looped[0].reductions) != len(looped[0].steps):
         return None
@@ -76,7 +77,8 @@ def _loads(row_pass: RowPass) -> list[Expr]:
 
 
 def outputs_per_thread(stage: Stage, maximum: int) -> int:
-    """Outputs of a thread: at most `maximum`, a divisor of their number, and few enough to unroll."""
+    """Outputs per thread: the largest divisor of their number up to `maximum` that is small enough to
+    unroll."""
     overlap = find_overlap(stage)
     if not overlap:
         return 1
@@ -90,17 +92,17 @@ def outputs_per_thread(stage: Stage, maximum: int) -> int:
 
 
 class SlidingWindows(ThreadsAcrossRows):
-    """A thread takes `coarsening` consecutive outputs along the loop in which their windows overlap."""
+    """A thread computes `coarsening` consecutive outputs along the loop in which their windows overlap."""
 
     def layout(self) -> tuple[int, str]:
-        """Outputs of a thread; a single thread computes each of them."""
+        """The outputs per thread, and the threads per output: one."""
         overlap = find_overlap(self.stage)
         assert overlap, "the caller checks that windows overlap"
         self._overlap = overlap
         return outputs_per_thread(self.stage, self.design.coarsening), "1"
 
     def loop_indices(self, row_pass: RowPass | None) -> dict[LoopVar, IndexExpr]:
-        """`j` is the output of the thread; a window's index follows from `input_row` and `j`."""
+        """`j` is the output within the thread; `input_row` and `j` give the index along the window's loop."""
         overlap, outputs = self._overlap, self.rows_per_pack
         row, j = variable(LoopVar("row", self.stage.rows // outputs)), variable(LoopVar("j", outputs))
         sizes = [var.extent // (outputs if var == overlap.output_loop else 1) for var in self.stage.outer]
@@ -141,7 +143,7 @@ class SlidingWindows(ThreadsAcrossRows):
         return [*lines, *body]
 
     def _update_output(self, row_pass: RowPass, shared: list[Expr], names: Names) -> list[str]:
-        """Adds the input row to output `j`, if its window contains the row."""
+        """Statements that add the input row to output `j` if its window contains the row."""
         overlap, inner_names = self._overlap, dict(names)
         roots = [root for root in row_pass.roots if root.op not in LEAVES]
         lines = self.printer.statements(roots, inner_names)
@@ -157,5 +159,5 @@ class SlidingWindows(ThreadsAcrossRows):
 
 
 def _is_zero_if(value: Expr, zeros: list[Expr]) -> bool:
-    """Whether the value is zero if the loads in `zeros` are."""
+    """Whether the value is zero whenever the loads in `zeros` are zero."""
     return value in zeros or (value.op == "mul" and any(_is_zero_if(arg, zeros) for arg in value.args))

@@ -1,4 +1,4 @@
-"""CUDA syntax: the differences from C++ in types, operators and math functions."""
+"""CUDA syntax: how types, operators and math functions differ from C++."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar
 from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS
 
 STORAGE_TYPES = {**CPP_STORAGE_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
-"""C++ type of a tensor's elements, by dtype."""
+"""The CUDA type of a tensor's elements, by dtype."""
 REDUCE_OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 """The prelude's operator struct for each kind of reduction."""
 _FLOAT = {"abs": "fabsf", "round": "rintf", "pow": "powf", "fmod": "fmodf"}
@@ -21,7 +21,8 @@ _FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef"}
 """Intrinsics for float: one or two instructions, accurate to a few ulp."""
 _APPROXIMATE = {op: f"approx_{op}" for op in APPROXIMABLE_FUNCTIONS}
 FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
-"""nvcc flags for fast math. Without -ftz=true, half of the intrinsics' instructions handle denormals."""
+"""nvcc flags for fast math. Without -ftz=true, the intrinsics spend half of their instructions on
+denormals."""
 
 
 def identity_element(kind: str, ctype: str) -> str:
@@ -47,7 +48,7 @@ class CudaPrinter(CppPrinter):
         """Appended to the names of per-row values."""
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
-        """The index with the thread's indices in place of loop variables, as text."""
+        """The text of an index, with the thread's indices in place of loop variables."""
         return super().index(self.resolve(index), names)
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
@@ -59,7 +60,7 @@ class CudaPrinter(CppPrinter):
         return self.pointers[tensor]
 
     def load(self, tensor: str, index: str, dtype: str) -> str:
-        """A load, converted to the type in which its dtype is computed."""
+        """The text of a load, converted to the type in which its dtype is computed."""
         text = f"{self.pointers[tensor]}[{index}]"
         return f"float({text})" if dtype in ("float16", "bfloat16") else text
 
@@ -104,5 +105,5 @@ def headers(dtypes: set[str]) -> str:
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """The lines one level deeper; #pragma and other directives stay in column 0."""
+    """The lines, indented; #pragma and other directives stay in column 0."""
     return [line if line.startswith("#") else "    " + line for line in lines]

@@ -1,9 +1,9 @@
 """The loop of one thread over the elements of a pass: it issues several loads, then computes and stores.
 
-A thread takes packs of `vector` consecutive elements. `loop_indices` gives the index along each loop of the
-stage, in terms of what the thread knows (its row, `pack`, the number of the pack) and of `j`, the element
-within the pack. An address that grows by one with j, and is a multiple of `vector` at j = 0, is accessed as
-a vector.
+A thread processes packs of `vector` consecutive elements. `loop_indices` expresses the index along each loop
+of the stage in the thread's variables (such as `row`, and `pack`, the number of the pack) and in `j`, the
+element within the pack. If an address grows by one with j and is a multiple of `vector` at j = 0, the whole
+pack is accessed as a vector.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from kernelpro.authors.playbook.schedule.passes import RowPass
 def unflatten_pack(
     pack: IndexExpr, loops: Sequence[LoopVar], vector: int, j: IndexExpr
 ) -> dict[LoopVar, IndexExpr]:
-    """The index along each loop, from the number of a pack of `vector` elements of the innermost loop."""
+    """The index along each loop, from the number `pack` of a pack of `vector` elements of the innermost loop
+    and the element `j`."""
     if not loops:
         return {}
     *outer, innermost = unflatten(pack, [*extents(loops[:-1]), loops[-1].extent // vector])
@@ -33,7 +34,7 @@ def unflatten_pack(
 
 
 def fit_vector(vector: int, loops: Sequence[LoopVar]) -> int:
-    """The largest power of two, up to `vector`, that divides the innermost loop."""
+    """The largest power of two up to `vector` that divides the innermost loop's extent."""
     while vector > 1 and (not loops or loops[-1].extent % vector):
         vector //= 2
     return vector
@@ -41,27 +42,27 @@ def fit_vector(vector: int, loops: Sequence[LoopVar]) -> int:
 
 @dataclass
 class ThreadLoop:
-    """One pass over the packs of a thread. Sizes and conditions are C++ expressions."""
+    """One pass of a thread over its packs. Sizes and conditions are C++ expressions."""
 
     builder: CudaSourceBuilder
     row_pass: RowPass
     vector: int
-    """Elements of a pack."""
+    """Elements per pack."""
     loop_indices: Mapping[LoopVar, IndexExpr]
     always_in_bounds: str
-    """A compile-time condition: all packs are in bounds, so that no check is needed."""
+    """A compile-time condition that all packs are in bounds, so that the kernel needs no check."""
     in_bounds: str
-    """Whether the current pack is in bounds."""
+    """The condition that the current pack is in bounds."""
     index_lines: Sequence[str]
-    """Declare the variables that `loop_indices` uses, for iteration `c + u`; usually `pack`."""
+    """Lines that declare the variables of `loop_indices` (usually `pack`) for iteration `c + u`."""
     iterations: str
-    """Packs of a thread."""
+    """Packs per thread."""
     unroll: str
-    """Iterations whose loads are issued together; equal to `iterations` where values stay in registers."""
+    """Iterations whose loads are issued together; equal to `iterations` if registers cache the row."""
     row_suffix: str = ""
     """Appended to the names of per-row values: `[j]` where a pack spans several rows."""
     cached: Mapping[Expr, str] = field(default_factory=dict)
-    """Where values are stored that later passes reuse."""
+    """Values that later passes reuse, each with the text of its storage."""
 
     @property
     def printer(self) -> CudaPrinter:
@@ -75,7 +76,7 @@ class ThreadLoop:
         return self.outer_loop([*loads, *self.unrolled(self.emit_pack(inner_names))])
 
     def emit_loads(self, names: Names) -> list[str]:
-        """The loads of all unrolled iterations; adds what they load, and what is cached, to `names`."""
+        """The loads of all unrolled iterations. Adds the loaded and the cached values to `names`."""
         self.bind_printer()
         names.update({node: text for node, text in self.cached.items() if node not in self.row_pass.cached})
         loads = [] if self.row_pass.guards else self._hoistable_loads(names)
@@ -95,11 +96,11 @@ class ThreadLoop:
         return lines + (self.unrolled(body) if body else [])
 
     def bind_printer(self) -> None:
-        """Makes the printer print indices of this loop."""
+        """Make the printer express loop variables by the indices of this loop."""
         self.printer.loop_indices, self.printer.row_suffix = self.loop_indices, self.row_suffix
 
     def outer_loop(self, body: list[str]) -> list[str]:
-        """`body` for every group of `unroll` iterations; `c` is the first of the group."""
+        """`body` for every group of `unroll` iterations; `c` is the first iteration of the group."""
         if self.unroll == self.iterations:
             return ["{", *indented(["[[maybe_unused]] constexpr int c = 0;", *body]), "}"]
         return [f"for (int c = 0; c < {self.iterations}; c += {self.unroll}) {{", *indented(body), "}"]
@@ -120,7 +121,7 @@ class ThreadLoop:
         return ["#pragma unroll", f"for (int j = 0; j < {self.vector}; ++j) {{", *indented(body), "}"]
 
     def emit_pack(self, names: Names, element_prologue: Sequence[str] = ()) -> list[str]:
-        """Computes and stores one pack that has been loaded; `element_prologue` precedes each element."""
+        """Statements that compute and store one loaded pack; `element_prologue` precedes each element."""
         inner_names, row_pass = dict(names), self.row_pass
         roots = [*row_pass.cached, *(root for root in row_pass.roots if root.op not in LEAVES)]
         lines = self.printer.statements(roots, inner_names)
@@ -149,7 +150,7 @@ class ThreadLoop:
         return [*before, *self.per_element([*prologue, *lines]), *after]
 
     def guard_condition(self, guard: Guard) -> str:
-        """The condition under which a guard holds, without the comparisons that always do."""
+        """The condition under which a guard holds, without comparisons that are always true."""
         text, (low, high) = self.printer.index(guard.index), guard.index.bounds
         conditions = [f"{text} >= 0"] if low < 0 else []
         conditions += [f"{text} < {guard.size}"] if high >= guard.size else []
@@ -175,7 +176,8 @@ class ThreadLoop:
         return {var for var, index in self.loop_indices.items() if self._j in index.variables}
 
     def _varies(self, index: IndexExpr) -> bool:
-        """Whether it changes within a pack; indirect indices still contain the loops' own variables."""
+        """Whether the index changes within a pack. Indirect indices still contain the stage's loop
+        variables."""
         return bool(index.variables & (self._varying_loops | {self._j}))
 
     def address(self, tensor: str, index: IndexExpr, names: Names) -> str:
@@ -184,7 +186,7 @@ class ThreadLoop:
         return f"{self.printer.pointer(tensor)} + {super(CudaPrinter, self.printer).index(base, names)}"
 
     def _vector_load(self, target: str, node: Expr, names: Names) -> str:
-        """A vectorized load, predicated where a mask hides whole packs."""
+        """A vectorized load; predicated if a mask discards whole packs."""
         tensor, index = node.data
         self.builder.vectorized.add(tensor)
         ends = (constant(0), constant(self.vector - 1))
@@ -199,7 +201,8 @@ class ThreadLoop:
         return f"{predicate}load_vector({target}, {self.address(tensor, index, names)});"
 
     def _hoistable_loads(self, names: Names) -> list[Expr]:
-        """Loads whose addresses are always valid: they can be issued early. Index loads come first."""
+        """Loads that can be issued early because their addresses are always valid. Loads of indices come
+        first."""
         inner = set(self.row_pass.loops) | self._varying_loops
         loads = {}
         for node in nodes_to_compute([*self.row_pass.cached, *self.row_pass.roots], names):
@@ -211,7 +214,7 @@ class ThreadLoop:
 
 
 def nodes_to_compute(roots: Iterable[Expr], names: Mapping[Expr, str]) -> Iterator[Expr]:
-    """Every node below the roots that has no name yet; does not descend below named ones."""
+    """Every node below the roots that has no name yet. Nodes below named ones are left out."""
     visited, pending = set[Expr](), list(roots)
     while pending:
         node = pending.pop()

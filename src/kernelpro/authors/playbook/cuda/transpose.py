@@ -1,7 +1,7 @@
-"""Element-wise stages that transpose: square tiles of the tensor go through shared memory.
+"""Element-wise stages that transpose: square tiles go through shared memory.
 
-If a stage stores along one loop and loads along another, either its loads or its stores are uncoalesced. A
-block takes a square tile of both loops, loads it along one and stores it along the other.
+If a stage stores along one loop and loads along another, either its loads or its stores are uncoalesced. So a
+block processes a square tile of both loops: it loads along one and stores along the other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar, list[Expr]] | None:
 
 
 def write_transpose(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
-    """Adds the kernel of a stage for which `find_transpose` returns loops."""
+    """Add the kernel of a stage for which `find_transpose` returns loops."""
     match = find_transpose(stage)
     assert match
     store_loop, load_loop, loads = match
@@ -93,7 +93,7 @@ def write_transpose(builder: CudaSourceBuilder, stage: Stage, design: StageDesig
 
 
 def _header(store_loop: LoopVar, load_loop: LoopVar, side: str, threads: str) -> list[str]:
-    """The position of the block's tile, and of the thread in it."""
+    """Lines that declare the position of the block's tile, and of the thread in it."""
     tiles_p = f"TILES_P = ({store_loop.extent} + {side} - 1) / {side}"
     tiles_q = f"TILES_Q = ({load_loop.extent} + {side} - 1) / {side}"
     return [

@@ -1,13 +1,17 @@
-"""Fusion: the values of a graph are gathered into as few stages as possible.
+"""Fusion: puts the values of a graph into as few stages as possible.
 
-1. graph/lowering.py turns every operator into a value that knows how to compute one element. Views,
-broadcasts and element-wise operators need no stage: they are fused into their consumers. 2. Each StageValue,
-which needs loops of its own, is placed in the order of the graph. A reduction joins an earlier stage if both
-have the same rows and the stage has everything that the reduction needs: a norm and the softmax after it,
-with all element-wise operators between, form one stage. A reduction over the rows of a stage becomes a total.
-Otherwise a new stage begins. 3. Outputs are stored by the stage that computes what they depend on, or by a
-stage of their own. 4. What a later stage needs from an earlier one is stored as a temporary: one number a row
-where that is enough. 5. loop_simplification.py merges loops.
+1. graph/lowering.py turns every operator into a value that can give the expression of any one element. Views,
+   broadcasts and element-wise operators need no stage: their expressions are fused into their consumers.
+2. Each StageValue, which needs loops of its own, is placed in the order of the graph:
+   - A reduction joins an earlier stage if both have the same rows and use the same data. So a norm and the
+     softmax after it, with all element-wise operators between them, form one stage.
+   - A reduction over the rows of a stage becomes a total of that stage.
+   - Any other reduction, scan, matrix product or library call begins a new stage.
+   - A materialized value is stored like an output (3).
+3. Each output is stored by the stage that computes what it depends on, or by a stage of its own.
+4. A value that a later stage needs from an earlier one is stored as a temporary, for a reduction one number
+   per row.
+5. loop_simplification.py merges and splits the loops of each stage.
 """
 
 from __future__ import annotations
@@ -59,8 +63,8 @@ from kernelpro.records import Graph
 
 
 def fuse(graph: Graph, form: LibraryForm = "own") -> Program:
-    """The graph as a program; `form` says which operators torch computes. Raises NoProposal, which names the
-    operator, for what is not supported."""
+    """The graph as a program; `form` says which operators torch computes. Raises NoProposal, with the
+    operator's name, for an unsupported operator."""
     stored: frozenset[str] = frozenset()
     while True:
         try:
@@ -68,9 +72,9 @@ def fuse(graph: Graph, form: LibraryForm = "own") -> Program:
         except (LoopSplitRequired, CannotSplit) as error:
             if not error.node or error.node in stored:
                 raise NoProposal(
-                    "the playbook cannot split a loop over concatenated tensors read in another order"
+                    "the playbook cannot split a loop that reads concatenated tensors in another order"
                 ) from None
-            # a second failure: networks with many concatenations would need a retry for each
+            # On a second failure, store all concatenations: otherwise each of them may need a retry.
             stored = _concatenating_nodes(graph) | {error.node} if stored else frozenset({error.node})
 
 
@@ -89,7 +93,7 @@ class _Fuser:
         self._name_count = 0
 
     def program(self) -> Program:
-        """Places all values, stores the outputs, and simplifies the loops."""
+        """Place all stage values, store the outputs and simplify the loops."""
         graph = self._graph
         outputs = [self._output(name) for name in graph.outputs]
         for stage_value in _stage_values(outputs):
@@ -183,8 +187,8 @@ class _Fuser:
             return False
 
     def _add_reduction(self, stage: StageBuilder, value: Reduction, fresh: bool = False) -> bool:
-        """Adds a reduction over the inner loops. It joins an existing stage only if both use the same
-        data."""
+        """Add a reduction over the inner loops. It joins an existing stage only if both use the same data.
+        Returns whether it was added."""
         outer = unflatten(stage.row, value.shape)
         attempt = self._attempt(stage)
         loops = stage.loops_over(value.inner)
@@ -209,7 +213,7 @@ class _Fuser:
         return True
 
     def _add_total(self, stage: StageBuilder, value: Reduction) -> bool:
-        """Adds a reduction over the rows of a stage."""
+        """Add a reduction over the rows of a stage. Returns whether it was added."""
         attempt = self._attempt(stage)
         outer = (constant(0),) * len(value.shape)
         expr = value.body(outer, unflatten(stage.row, value.inner), attempt)
@@ -250,8 +254,8 @@ class _Fuser:
     # --- storing --------------------------------------------------------------------------------------------
 
     def _store(self, value: Value, tensor: Tensor) -> StageBuilder:
-        """Stores a value in the stage that computes what it depends on, else in a stage that iterates over
-        its shape, else in a stage of its own."""
+        """Store a value in the stage that computes what it depends on, else in a stage that iterates over its
+        shape, else in a stage of its own."""
         for needs_dependency in (True, False):
             for stage in self._own_stages():
                 if needs_dependency and self._store_in_epilogue(stage, value, tensor):
@@ -316,10 +320,10 @@ class _Fuser:
         region: tuple[tuple[int, int], ...],
         neighbor: StageBuilder | None = None,
     ) -> StageBuilder:
-        """Stores a region of a tensor (start and size in each dimension) in a stage of its own.
+        """Store a region of a tensor (start and size in each dimension) in a stage of its own.
 
-        A region that must be split becomes several stages. Regions of equal size that read the same tensors
-        share the stage of the region before, `neighbor`.
+        If the region must be split, each part is stored by itself. A part shares the stage of the part before
+        it, `neighbor`, if both have the same size and read a common tensor.
         """
         sizes = tuple(size for _, size in region)
         stage = self._new_stage(sizes[:-1])
@@ -359,7 +363,7 @@ class _Fuser:
         return neighbor
 
     def _own_stages(self) -> list[StageBuilder]:
-        """The stages that the playbook writes, the last one first."""
+        """The stages that are not library calls, the latest first."""
         return [stage for stage in reversed(self._stages) if not stage.is_library]
 
     def _new_stage(self, shape: Shape) -> StageBuilder:
@@ -376,7 +380,7 @@ class _Fuser:
     # --- temporaries ----------------------------------------------------------------------------------------
 
     def _temporary(self, value: StageValue) -> Tensor:
-        """The temporary of a value. It becomes part of the program only if a stage stores it."""
+        """The temporary for a value. It becomes part of the program only if a stage or call stores it."""
         if value not in self._temporaries:
             role: Literal["library", "temporary"] = (
                 "library" if isinstance(value, LibraryResult) else "temporary"
@@ -385,7 +389,7 @@ class _Fuser:
         return self._temporaries[value]
 
     def _accept(self, attempt: FusionAttempt) -> None:
-        """Makes earlier stages store the temporaries that an attempt requires."""
+        """Make earlier stages store the temporaries that a successful attempt requires."""
         for value in attempt.required_temporaries:
             if isinstance(value, (Materialized, LibraryResult)):
                 continue
@@ -408,7 +412,7 @@ class _Fuser:
 
 
 def _can_share(stage: StageBuilder, outer: Loops, inner: Loops, value: Expr) -> bool:
-    """Whether a store with these loops can join a stage: the loops are equal, and both read some tensor."""
+    """Whether a store can join a stage: both have the same loops and read a common tensor."""
     first = stage.steps[0]
     same_loops = (stage.outer, first.loops) == (outer, inner)
     return same_loops and not _loaded_tensors(value).isdisjoint(_loaded_tensors(first.value))
@@ -419,7 +423,7 @@ def _loaded_tensors(value: Expr) -> set[str]:
 
 
 def _stage_values(outputs: list[Value]) -> Iterator[StageValue]:
-    """The stage values that the outputs depend on, each after those that it depends on itself."""
+    """The stage values that the outputs depend on, in topological order."""
     visited: set[int] = set()
     stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(outputs)]
     while stack:

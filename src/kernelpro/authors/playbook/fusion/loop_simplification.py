@@ -1,4 +1,4 @@
-"""Loop simplification: few and long loops, enough rows to run in parallel, and few divisions."""
+"""Simplifies the loops of a stage: few and long loops, enough rows to run in parallel, few divisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, Quo
 from kernelpro.authors.playbook.ir.stages import Guard, Stage, StageStep, StoreStep
 
 _FEW_ROWS = 64
+"""With fewer rows, a long loop is split into rows."""
 _ROW_WIDTHS = range(4096, 255, -1)
+"""Row lengths to split a long loop into, the best first."""
 
 
 def simplify_loops(stage: Stage, builder: ExprBuilder) -> Stage:
@@ -30,7 +32,7 @@ def simplify_loops(stage: Stage, builder: ExprBuilder) -> Stage:
 
 
 def _hoist_reciprocals(stage: Stage, builder: ExprBuilder) -> Stage:
-    """Division by a value that is constant along the row becomes multiplication by its reciprocal."""
+    """Replace division by a value that is constant along the row with multiplication by its reciprocal."""
     memo: dict[Expr, Expr] = {}
 
     def rewrite(step: StageStep) -> StageStep:
@@ -52,7 +54,7 @@ def _without_unit_loops(loops: Loops) -> Loops:
 
 
 def _merge_loops(stage: Stage, builder: ExprBuilder, loops: Loops) -> Stage:
-    """Merges neighbouring loops into one where that needs no further divisions."""
+    """Merge neighbouring loops where that does not add divisions to the indices."""
     for position in range(len(loops) - 2, -1, -1):
         merged, joint = _merge_pair(stage, builder, loops[position], loops[position + 1])
         if _division_count(merged) <= _division_count(stage):
@@ -68,7 +70,8 @@ def _merge_pair(stage: Stage, builder: ExprBuilder, outer: LoopVar, inner: LoopV
 
 
 def _merge_rows(stage: Stage, builder: ExprBuilder) -> Stage:
-    """Stores whose rows are contiguous: one long loop, if it can be split into rows of a better length."""
+    """Merge the rows of a stage that only stores into one long loop, if that can be split into better
+    rows."""
     if not stage.outer or not _stores_along_one_loop(stage):
         return stage
     if not _row_width(stage.rows * stage.steps[0].loops[0].extent):
@@ -90,12 +93,12 @@ def _stores_along_one_loop(stage: Stage) -> bool:
 
 
 def _row_width(extent: int) -> int:
-    """A good length of rows for splitting a long loop; 0 if none divides its extent."""
+    """The longest of _ROW_WIDTHS that divides the extent of a long loop; 0 if there is none."""
     return next((width for width in _ROW_WIDTHS if extent % width == 0 and extent > width), 0)
 
 
 def _split_into_rows(stage: Stage, builder: ExprBuilder) -> Stage:
-    """Stores along one long loop in few rows: the loop is split, so that more rows can run in parallel."""
+    """Split the long loop of a stage that only stores and has few rows, so that more rows run in parallel."""
     if stage.rows >= _FEW_ROWS or not _stores_along_one_loop(stage):
         return stage
     (var,) = stage.steps[0].loops
@@ -113,7 +116,7 @@ def _substitute(
     replacements: Mapping[LoopVar, IndexExpr],
     loops: Mapping[LoopVar, LoopVar | None],
 ) -> Stage:
-    """The stage with variables replaced, in indices and in loops; a loop that maps to None disappears."""
+    """The stage with loop variables replaced in all indices and loops; a loop mapped to None is removed."""
 
     def expr(value: Expr) -> Expr:
         return builder.substitute(value, replacements)

@@ -1,4 +1,4 @@
-"""A stage under construction: its loops, what it computes so far, and what can be fused into it."""
+"""A stage under construction: its loops, its steps so far, and attempts to fuse more values into it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from kernelpro.authors.playbook.ir.stages import Guard, MatrixProduct, Stage, St
 
 
 class CannotFuse(Exception):
-    """The stage does not have the requested element at these indices."""
+    """The stage cannot provide the requested element at these indices."""
 
 
 class CannotSplit(CannotFuse):
-    """A loop reads concatenated tensors in an order in which it cannot be split; `node` concatenates them."""
+    """A loop reads concatenated tensors in an order that prevents splitting it; `node` concatenates them."""
 
     def __init__(self, node: str):
         super().__init__(node)
@@ -43,27 +43,27 @@ class CannotSplit(CannotFuse):
 
 @dataclass
 class StageBuilder:
-    """Collects the steps of a stage. Steps over the same shape share their loops, so that they can share a
-    pass."""
+    """Collects the steps of a stage. Steps over the same shape use the same loops, so that they can share a
+    pass over the row."""
 
     position: int
-    """Among the stages of the program."""
+    """Position among the stages of the program."""
     outer: Loops
     builder: ExprBuilder
     is_library: bool = False
-    """Whether it only marks the position of a library call."""
+    """Whether the stage is empty and only marks the position of a library call."""
     steps: list[StageStep] = field(default_factory=list)
     totals: list[Total] = field(default_factory=list)
     epilogue: list[StoreStep] = field(default_factory=list)
     product: MatrixProduct | None = None
     results: dict[StageValue, Expr] = field(default_factory=dict)
-    """The numbers it computes: a `row` for each reduction, a `total` for each reduction over all rows."""
+    """The reductions it computes: a `row` expression for each, or a `total` for one over all rows."""
     domains: list[tuple[Shape, Indices, Loops]] = field(default_factory=list)
-    """The tensors that its rows iterate over: shape, the index of each dimension, and the inner loops."""
+    """The tensors that the stage iterates over: shape, the index of each dimension, and the inner loops."""
     position_of_row: IndexExpr | None = None
-    """Of a stage whose rows have another order than its result (PhasedReduction): where a row is stored."""
+    """If rows have another order than the result (PhasedReduction): where the current row is stored."""
     store_guards: tuple[Guard, ...] = ()
-    """Rows that fail a guard have no place in the result."""
+    """Rows that fail a guard lie beyond the result and store nothing."""
     reduced_domains: set[tuple[Shape, Shape]] = field(default_factory=set)
     """The domains of its reductions; see values.Reduction."""
     _loops: dict[Shape, Loops] = field(default_factory=dict)
@@ -79,14 +79,14 @@ class StageBuilder:
         return flat_index(self.outer)
 
     def loops_over(self, shape: Shape) -> Loops:
-        """Inner loops with these extents."""
+        """Inner loops with these extents; always the same loops for the same extents."""
         if shape not in self._loops:
             number = len(self._loops)
             self._loops[shape] = tuple(LoopVar(f"i{number}_{d}", size) for d, size in enumerate(shape))
         return self._loops[shape]
 
     def mappings(self, shape: Shape) -> Iterator[tuple[Indices, Loops]]:
-        """Ways to iterate over a tensor of that shape row by row, the best first."""
+        """Ways to iterate over a tensor of that shape row by row (indices, inner loops), the best first."""
         for known, indices, loops in self.domains:
             if known == shape:
                 yield indices, loops
@@ -109,8 +109,8 @@ class StageBuilder:
 
 
 class FusionAttempt:
-    """The LoweringContext of one attempt to fuse a value into a stage. Its side effects are accepted by the
-    caller only if the whole value can be fused."""
+    """The LoweringContext of one attempt to fuse a value into a stage. It only records what the value needs;
+    the caller applies this if the whole value can be fused."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class FusionAttempt:
             loops,
         )
         self.in_epilogue = False
-        """Whether all rows are done: totals are available, rows are not."""
+        """Whether the value is computed after all rows: totals are available, per-row results are not."""
         self.used_values: set[StageValue] = set()
         """Values of this stage that were used."""
         self.required_temporaries: list[StageValue] = []
@@ -142,7 +142,8 @@ class FusionAttempt:
         return self._elements[key]
 
     def stage_value(self, value: StageValue, indices: Indices) -> Expr:
-        """A result of this stage, or a load from a temporary of an earlier one; raises CannotFuse."""
+        """A result of this stage, or a load from a temporary of an earlier one. Raises CannotFuse if neither
+        has it."""
         home = self._stage_of(value)
         if home is self._stage:
             result = self._local_value(value, indices)
@@ -188,7 +189,8 @@ class FusionAttempt:
 def build_with_loop_splits(
     loops: Loops, build: Callable[[Indices, Loops], Expr]
 ) -> list[tuple[Expr, Indices, Loops]]:
-    """`build` over the whole loops, or over parts of them where concatenated sources require a split."""
+    """The results of `build`: one for the whole loops, or one for each part if concatenated sources require a
+    split. Each result comes with its indices and loops."""
     pending = [(tuple(variable(var) for var in loops), loops)]
     parts = []
     while pending:
@@ -198,7 +200,7 @@ def build_with_loop_splits(
         except LoopSplitRequired as split:
             var, bound = find_split(split, part_loops)
             for start, size in ((0, bound), (bound, var.extent - bound)):
-                # named by its size, so that equal halves share a loop and with it a pass
+                # named by size: equal halves get the same loop, and so share a pass
                 part = LoopVar(f"{var.name}_{size}", size)
                 moved = {var: variable(part) + start}
                 pending.append(
@@ -214,7 +216,8 @@ def build_with_loop_splits(
 
 
 def find_split(split: LoopSplitRequired, loops: Sequence[LoopVar]) -> tuple[LoopVar, int]:
-    """The loop to split, and where; raises CannotSplit if the index is no loop variable plus a constant."""
+    """The loop to split, and where. Raises CannotSplit unless the index is a loop variable plus a
+    constant."""
     if len(split.index.terms) == 1:
         ((var, factor),) = split.index.terms
         bound = split.bound - split.index.constant

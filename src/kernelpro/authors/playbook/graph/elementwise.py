@@ -63,7 +63,7 @@ class _Term:
         return self.apply("neg")
 
     def apply(self, name: str) -> _Term:
-        """A unary operation."""
+        """Apply a unary operation."""
         return _Term(self.builder, self.builder.make(name, self.expr))
 
     def max(self, other: float) -> _Term:
@@ -73,7 +73,7 @@ class _Term:
         return self._binary("min", self, other)
 
     def where(self, if_true: _Term, if_false: _Term | float) -> _Term:
-        """A choice by this condition."""
+        """Select between two values by this condition."""
         other = (
             if_false.expr if isinstance(if_false, _Term) else self.builder.const(if_false, if_true.expr.dtype)
         )
@@ -135,7 +135,7 @@ FORMULAS: Mapping[str, Callable[..., _Term]] = {
     "sinh": lambda x: (x.apply("exp") - (-x).apply("exp")) * 0.5,
     "cosh": lambda x: (x.apply("exp") + (-x).apply("exp")) * 0.5,
 }
-"""Functions of one tensor and numbers."""
+"""Formulas of operators that take one tensor and numbers."""
 _INTEGER_FORMULAS = ("relu", "clamp", "clamp_min", "clamp_max", "square")
 _UNARY = ("neg", "abs", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
 _ROUNDING = ("floor", "ceil", "round", "trunc")
@@ -171,7 +171,7 @@ def _formula(call: OperatorCall) -> Value:
 
 
 def _add_or_sub(call: OperatorCall) -> Value:
-    """The second operand may be multiplied by `alpha`."""
+    """The second operand is scaled by `alpha`."""
     first, second, alpha = call.value(0), call.value(1, "other"), call.get(2, "alpha", 1)
     if call.name == "rsub":
         first, second = second, first
@@ -233,7 +233,7 @@ def _logical(call: OperatorCall) -> Value:
 
 
 def _remainder(call: OperatorCall) -> Value:
-    """With the sign of the divisor, as in Python."""
+    """The remainder has the sign of the divisor, as in Python."""
     _require_floating(call)
     x, y = (convert(call.value(i), call.dtype) for i in (0, 1))
     return sub(x, mul(op("floor", op("div", x, y)), y))

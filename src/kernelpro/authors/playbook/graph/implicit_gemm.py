@@ -1,12 +1,12 @@
 """Convolutions as products of matrices that are never stored (implicit GEMM).
 
-The input is stored once with its channels innermost and the weights in the same order, so that both operands
-are contiguous along the sum: what tensor cores read. The result keeps the layout of the task, so that
-whatever follows is fused into the same kernel or reads contiguous rows.
+The input is stored once with its channels innermost, and the weights in the same order. Both operands are
+then contiguous along the summed dimension, as tensor cores need them. The result keeps the task's layout, so
+that its consumers are fused into the same kernel or read contiguous rows.
 
-A transposed convolution with stride s is s^d convolutions, one for each phase of the output: the position
-s q + r has the taps k = (r + p) mod s + s t and reads the input at q + (r + p) div s - t. Phases with fewer
-taps have weights of zero.
+A transposed convolution with stride s in d dimensions is s^d ordinary convolutions, one for each phase of the
+output. Along one dimension with padding p, output s q + r (phase r) is the sum over terms t of kernel element
+k = (r + p) mod s + s t times input q + (r + p) div s - t. Phases with fewer terms get weights of zero.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kernelpro.authors.playbook.ir.indices import IndexExpr
 from kernelpro.authors.playbook.ir.stages import Guard
 
 _MIN_CHANNELS = 16
-"""Fewer outputs do not fill a tile of tensor cores."""
+"""Fewer output channels do not fill a tile of tensor cores."""
 
 
 def implicit_convolution(call: OperatorCall) -> Value | None:
-    """The convolution as a tiled product; None for what has no such form here: groups, few outputs, and
-    transposed convolutions with stride and dilation."""
+    """The convolution as a tiled product. None if that is not supported: for groups, few output channels, or
+    a transposed convolution with both stride and dilation."""
     transposed, dims = "transpose" in call.name, len(call.shape) - 2
     x, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
     if len(x.shape) != dims + 2 or call.dtype != "float32" or call.get(6, "groups", 1) != 1:
@@ -84,7 +84,7 @@ class _Phases:
     """The phases of a transposed convolution along one dimension."""
 
     size: int
-    """Of the input."""
+    """Size of the input."""
     output: int
     kernel: int
     stride: int
@@ -93,16 +93,16 @@ class _Phases:
 
     @property
     def taps(self) -> int:
-        """The most terms that a phase has."""
+        """The largest number of terms in a phase."""
         return -(-self.kernel // self.stride)
 
     @property
     def positions(self) -> int:
-        """Outputs of each phase; the last one of some phases lies beyond the result."""
+        """Outputs of each phase; in some phases the last one lies beyond the result."""
         return -(-self.output // self.stride)
 
     def tap(self, phase: IndexExpr, term: IndexExpr) -> IndexExpr:
-        """The element of the kernel."""
+        """The index into the kernel."""
         return (phase + self.padding) % self.stride + term * self.stride
 
     def source(self, phase: IndexExpr, position: IndexExpr, term: IndexExpr) -> IndexExpr:
@@ -113,7 +113,8 @@ class _Phases:
 
 
 class _PhasedWeights(Value):
-    """The weights by phase: phases, outputs, terms, channels; 0 where a phase has fewer terms."""
+    """The weights by phase, with dimensions (phases, outputs, terms, channels); 0 where a phase has fewer
+    terms."""
 
     def __init__(self, weight: Value, phases: Sequence[_Phases]):
         strides, taps = [p.stride for p in phases], [p.taps for p in phases]
@@ -145,7 +146,7 @@ def _transposed(call: OperatorCall, x: Value, weight: Value, dims: int) -> Value
     phased = Materialized(_PhasedWeights(weight, phases))
 
     def sources(outer: Indices, inner: Indices) -> list[IndexExpr]:
-        """The spatial indices; outer: phases, batch, output channel, positions."""
+        """The spatial indices into the input. `outer`: phases, batch, output channel, positions."""
         parts = zip(phases, outer[:dims], outer[dims + 2 :], inner[:-1], strict=True)
         return [p.source(phase, position, term) for p, phase, position, term in parts]
 

@@ -1,8 +1,7 @@
-"""Operators that torch computes: large products, convolutions and attention, whose library kernels are near
-the limit of the hardware already. The playbook writes what surrounds them.
+"""Operators that torch computes: large products, convolutions and attention. Their library kernels are
+already near the limit of the hardware; the playbook writes the operators around them.
 
-Biases are not passed to the library, so that the kernel after the call adds them together with everything
-else.
+The library gets no bias: the kernel after the call adds it, fused with everything else.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from kernelpro.authors.playbook.ir.expressions import FLOATING
 
 LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm"]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
-channels_last: the same, and convolutions read and write tensors with the channels innermost. implicit_gemm:
-the playbook writes convolutions as tiled products, and torch computes the rest."""
+channels_last: as library, and convolutions read and write tensors with their channels innermost.
+implicit_gemm: as library, but the playbook writes convolutions as tiled products."""
 _MIN_SIDE = 16
 """A product with a shorter side is a reduction, which the playbook writes itself."""
 
@@ -51,7 +50,7 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
 def _result(
     op: str, text: str, call_shape: Sequence[int], dtype: str, operands: Sequence[Value]
 ) -> LibraryResult:
-    """A call of torch; `text` has the operands as {0}, {1}, ..."""
+    """A library call; `text` is the expression, with {0}, {1}, ... for the operands."""
     bases, names = [], []
     for position, operand in enumerate(operands):
         base, methods = _base(operand)
@@ -61,7 +60,7 @@ def _result(
 
 
 def _base(value: Value) -> tuple[Value, str]:
-    """A tensor in memory, and the methods that make a view of it equal to the value."""
+    """A tensor in memory, and the method calls that turn it into the value."""
     methods, base = "", value
     while isinstance(base, View) and base.method:
         methods, base = base.method + methods, base.sources[0]
@@ -119,7 +118,7 @@ def _convolution(call: OperatorCall, channels_last: bool) -> Value | None:
     x, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
     groups = call.get(6, "groups", 1)
     if len(x.shape) != dims + 2 or (groups > 1 and weight.shape[1] == 1):
-        return None  # depthwise: the playbook's windows are faster than the library's
+        return None  # depthwise: the playbook's windows are faster than the library
     names = ("stride", "padding", *(("output_padding",) if transposed else ("dilation",)), "groups")
     positions = {
         "stride": 3,
@@ -140,7 +139,8 @@ def _convolution(call: OperatorCall, channels_last: bool) -> Value | None:
 
 
 def _channels_last(call: OperatorCall, text: str, x: Value, weight: Value, dims: int) -> Value:
-    """Input and result have their channels innermost: their values are permuted views of such tensors."""
+    """A convolution whose input and result have their channels innermost in memory: in the graph, both are
+    permuted views."""
     last, first = (0, *range(2, dims + 2), 1), (0, dims + 1, *range(1, dims + 1))
     inner, outer = permuted(x, last), [call.shape[d] for d in last]
     in_memory = (
@@ -154,7 +154,7 @@ def _channels_last(call: OperatorCall, text: str, x: Value, weight: Value, dims:
 
 
 def _unpermuted(value: Value) -> Value:
-    """The tensor in memory, if the value is a view of it that changes nothing."""
+    """The tensor in memory if the value's permutations cancel; otherwise a placeholder of the same shape."""
     order = list(range(len(value.shape)))
     while isinstance(value, View) and value.method.startswith(".permute("):
         dims = [int(d) for d in value.method[len(".permute((") : -2].split(",")]

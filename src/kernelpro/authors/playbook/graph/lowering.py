@@ -16,7 +16,7 @@ HANDLERS: dict[str, Handler] = {
     **reductions.HANDLERS,
     **matmul_and_conv.HANDLERS,
 }
-"""By ATen's name of the operator, without namespace and overload."""
+"""By the operator's ATen name, without namespace and overload."""
 _MAX_OPERATORS = 400
 """The expressions of longer chains would exceed Python's recursion limit."""
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "uint8", "int8")
@@ -25,9 +25,11 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"
 def lower(
     graph: Graph, form: library.LibraryForm = "own", stored: frozenset[str] = frozenset()
 ) -> dict[str, Result]:
-    """The value of every node by its name. `form` says which operators torch computes; the results of the
-    operators in `stored` are written to memory before they are read. Raises NoProposal, which names the
-    operator, for what is not supported."""
+    """The value of every node, by name.
+
+    `form` says which operators torch computes. Results of the operators in `stored` are written to memory
+    before they are read. Raises NoProposal, with the operator's name, for an unsupported operator.
+    """
     operators = sum(node.op not in ("input", "parameter") for node in graph.nodes)
     if operators > _MAX_OPERATORS:
         raise NoProposal(f"the playbook supports up to {_MAX_OPERATORS} operators; the task has {operators}")
@@ -55,7 +57,7 @@ def lower(
 
 
 def _concatenations(result: Result) -> Iterator[Concat]:
-    """The concatenations of an operator that have no node yet: a padding is several, one inside the other."""
+    """The concatenations in an operator's result that have no node yet. Padding makes several nested ones."""
     pending = [result] if isinstance(result, Value) else []
     while pending:
         value = pending.pop()

@@ -74,7 +74,7 @@ def _addmm(call: OperatorCall) -> Value:
 
 
 def _einsum(call: OperatorCall) -> Value:
-    """Of two operands, as one product: their indices are batch, row, column or depth."""
+    """An einsum of two operands as one matrix product: each index is batch, row, column or depth."""
     equation, operands = call.get(0, "equation").replace(" ", ""), call.get(1, "tensors")
     inputs, arrow, output = equation.partition("->")
     left, _, right = inputs.partition(",")
@@ -130,13 +130,13 @@ class Window:
     """The elements of the source that one output reads, in each spatial dimension."""
 
     sizes: Sequence[int]
-    """Of the source."""
+    """Sizes of the source."""
     stride: Sequence[int]
     padding: Sequence[int]
     dilation: Sequence[int]
 
     def at(self, output: Indices, inner: Indices) -> Indices:
-        """The index into the source for an output and an element of its window."""
+        """The indices into the source, for an output and an element of its window."""
         dims = zip(output, inner, self.stride, self.padding, self.dilation, strict=True)
         return tuple(o * s + i * d - p for o, i, s, p, d in dims)
 
@@ -175,7 +175,7 @@ def _pool(kind: Literal["sum", "max"], dims: int) -> Handler:
         dilation = per_dim(call.get(4, "dilation") if kind == "max" else None, dims, 1)
         excludes_padding = call.get(5, "count_include_pad", True) is False or call.get(6, "divisor_override")
         if kind == "sum" and any(padding) and excludes_padding:
-            raise call.unsupported("that does not count the padding")
+            raise call.unsupported("with count_include_pad=False or divisor_override")
         window = Window(source.shape[-dims:], stride, padding, dilation)
         numbers = zip(call.shape[-dims:], stride, padding, dilation, kernel, window.sizes, strict=True)
         beyond = any((o - 1) * s - p + d * (k - 1) >= n + p for o, s, p, d, k, n in numbers)
@@ -211,7 +211,7 @@ def _conv(dims: int) -> Handler:
         )
         padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
         if isinstance(padding, str) or len(source.shape) != dims + 2:
-            raise call.unsupported("with padding by name, or without a batch dimension")
+            raise call.unsupported("with padding given as text, or without a batch dimension")
         margins = per_dim(padding, dims, 0)
         if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
             margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]

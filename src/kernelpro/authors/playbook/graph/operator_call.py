@@ -18,18 +18,18 @@ _NUMBERS = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
 
 class OperatorCall:
-    """An operator with its arguments: tensors as values, everything else unchanged."""
+    """An operator with its arguments: tensors become values, other arguments stay as they are."""
 
     def __init__(self, node: Node, values: Mapping[str, Result]):
         self.node, self._values = node, values
         self.shape, self.dtype = node.shape, node.dtype
-        """Of the result."""
+        """Shape and dtype of the result."""
         self.name = node.op.split(".")[1] if "." in node.op else node.op
-        """Without namespace and overload: `softmax` for `aten.softmax.int`."""
+        """The operator's name without namespace and overload: `softmax` for `aten.softmax.int`."""
         self.overload = node.op.rpartition(".")[2]
 
     def get(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by name or, if it was not passed by name, by position."""
+        """An argument, by name if it was passed by name, else by position."""
         if name in self.node.kwargs:
             return self._resolve(self.node.kwargs[name])
         return self._resolve(self.node.args[position]) if position < len(self.node.args) else default

@@ -141,7 +141,7 @@ def _vector_norm(call: OperatorCall) -> Value:
 
 
 def _exponentials(source: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
-    """The maximum, exp(x - maximum), and the sum of that."""
+    """The maximum, exp(x - maximum), and the sum of these exponentials."""
     maximum = reduce("max", source, dims, keepdim=True)
     powers = op("exp", sub(source, maximum))
     return maximum, powers, reduce("sum", powers, dims, keepdim=True)
@@ -321,7 +321,7 @@ def _kl_div(call: OperatorCall) -> Value:
 
 
 def _bce(call: OperatorCall) -> Value:
-    """Logarithms are clamped at -100, as in torch."""
+    """Logarithms are clamped to at least -100, as in torch."""
     p, target = call.value(0), call.value(1)
     if call.optional(2, "weight"):
         raise call.unsupported("with weights")
@@ -338,7 +338,7 @@ def _bce_with_logits(call: OperatorCall) -> Value:
 
 
 def _triplet_margin(call: OperatorCall) -> Value:
-    """Distances are norms of difference plus eps, along the last dimension."""
+    """A distance is the norm of (difference + eps) along the last dimension."""
     anchor, positive, negative = (call.value(i) for i in range(3))
     margin, order, eps = call.get(3, "margin", 1.0), call.get(4, "p", 2.0), call.get(5, "eps", 1e-6)
     if order != 2 or call.get(6, "swap", False) or len({v.shape for v in (anchor, positive, negative)}) != 1:

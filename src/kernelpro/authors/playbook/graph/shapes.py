@@ -58,7 +58,7 @@ def sliced(source: Value, dim: int, start: int, size: int, step: int = 1) -> Val
 
 
 def selected(source: Value, dim: int, index: int) -> Value:
-    """One index along a dimension, which the result does not have."""
+    """The source at one index of a dimension, without that dimension."""
     shape = (*source.shape[:dim], *source.shape[dim + 1 :])
     return View(source, shape, lambda indices: (*indices[:dim], constant(index), *indices[dim:]))
 
@@ -70,7 +70,7 @@ def expanded(source: Value, shape: Sequence[int]) -> Value:
 
 
 def filled(value: float, shape: Sequence[int], dtype: str) -> Value:
-    """A tensor with the same number everywhere."""
+    """A tensor filled with one number."""
     return expanded(scalar(value, dtype), shape)
 
 
@@ -139,7 +139,7 @@ def _unbind(call: OperatorCall) -> tuple[Value, ...]:
 def _getitem(call: OperatorCall) -> Value:
     results, position = call.get(0, "self"), call.get(1, "index")
     if position >= len(results):
-        raise call.unsupported(f"of result {position} of an operator; it computes only {len(results)}")
+        raise call.unsupported(f"of result {position}: it computes only the first {len(results)}")
     result = results[position]
     assert isinstance(result, Value)
     return result

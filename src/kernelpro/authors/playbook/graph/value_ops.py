@@ -1,4 +1,4 @@
-"""Building values from values: arithmetic, comparison, conversion and reduction with torch's broadcasting."""
+"""Builds values from values: arithmetic, comparison, conversion and reduction, with torch's broadcasting."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloa
 
 
 def scalar(value: Any, dtype: str = "") -> Value:
-    """A number as a value without dimensions."""
+    """A number as a zero-dimensional value."""
     kind = dtype or ("bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32")
     return IndexFunction(lambda builder, indices: builder.const(value, kind), (), kind)
 
 
 def promoted_dtype(values: Sequence[Value]) -> str:
-    """The type in which values are combined. As in torch, a value without dimensions does not widen the type
-    of the others, except from integer to float32."""
+    """The type in which values are combined. As in torch, a zero-dimensional value does not widen the type of
+    the others, except from integer to float32."""
     dimensioned = [v for v in values if v.shape] or list(values)
     dtype = max((v.dtype for v in dimensioned), key=_DTYPES.index)
     if dtype not in FLOATING and any(v.dtype in FLOATING for v in values):
@@ -118,7 +118,7 @@ def index_along(shape: Sequence[int], dim: int) -> Value:
 
 
 def triangle(shape: Sequence[int], lower: bool, diagonal: int = 0) -> Value:
-    """Whether an element of the last two dimensions lies in a triangle, as torch.tril and torch.triu define
+    """A mask over the last two dimensions: True inside the triangle, as torch.tril and torch.triu define
     it."""
 
     def make(builder: ExprBuilder, indices: Indices) -> Expr:
@@ -133,8 +133,11 @@ def _as_value(operand: Value | float, like: Value) -> Value:
 
 
 def reduce(kind: ReduceKind, source: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
-    """A reduction over dimensions; none for all. A reduction over everything is done in two levels, so that
-    rows run in parallel: the last dimension first, or chunks of a vector."""
+    """A reduction over `dims`, or over all dimensions if `dims` is empty.
+
+    A reduction of all elements has two levels, so that the rows of the first run in parallel: the last
+    dimension (or chunks of a vector), then the results.
+    """
     rank = len(source.shape)
     if not rank:
         return source
@@ -155,5 +158,5 @@ def reduce(kind: ReduceKind, source: Value, dims: Sequence[int], keepdim: bool =
 
 
 def _chunk(size: int) -> int:
-    """The largest divisor up to 8192 into which a long vector is split; 0 if there is none above 511."""
+    """The length of the chunks of a long vector: its largest divisor from 512 to 8192; 0 if there is none."""
     return next((width for width in range(8192, 511, -1) if size % width == 0 and size > width), 0)

@@ -1,8 +1,9 @@
-"""Lazy values of a graph: each gives the expression of one element on request.
+"""Lazy values: each node of the graph is a value that returns, on request, the expression of one element.
 
-Element-wise operators, broadcasts and views return an expression of their sources, so they are fused into
-their consumers and need no loop of their own. A StageValue (a reduction, scan, matrix product or materialized
-value) is computed by a stage; its consumers get the stage's result from `LoweringContext.stage_value`.
+Element-wise operators, broadcasts and views return an expression of their sources' elements: this fuses them
+into their consumers, without a loop of their own. A StageValue (a reduction, scan, matrix product, library
+result or materialized value) is computed by a stage; consumers get its elements from
+`LoweringContext.stage_value`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 class LoweringContext(Protocol):
-    """The consumer of elements: a stage under construction."""
+    """The consumer of elements: in practice a stage under construction."""
 
     builder: ExprBuilder
 
@@ -32,8 +33,8 @@ class LoweringContext(Protocol):
 
 
 class LoopSplitRequired(Exception):
-    """The element at `index` has one source below `bound` and another one from `bound` on: the consumer must
-    split its loop there, or the operator `node` that concatenates must be stored first."""
+    """The element at `index` has one source below `bound`, and another one from `bound` on. The consumer must
+    split its loop there, or the result of the concatenating operator `node` must be stored first."""
 
     def __init__(self, index: IndexExpr, bound: int, node: str):
         super().__init__(f"{index} crosses {bound}")
@@ -64,7 +65,7 @@ class InputValue(Value):
 
 
 class Elementwise(Value):
-    """`make` combines the elements of the sources, which are broadcast."""
+    """`make` applied to the elements of the sources, which are broadcast to `shape`."""
 
     def __init__(self, make: Callable[..., Expr], shape: Sequence[int], dtype: str, sources: Sequence[Value]):
         super().__init__(shape, dtype, sources)
@@ -130,7 +131,7 @@ class Concat(Value):
     def __init__(self, sources: Sequence[Value], dim: int, shape: Sequence[int], dtype: str):
         super().__init__(shape, dtype, sources)
         self._dim, self.node = dim, ""
-        """node: the operator of the graph that it belongs to."""
+        """node: the operator of the graph that concatenates."""
 
     def at(self, indices: Indices, context: LoweringContext) -> Expr:
         """Return the element at these indices."""
@@ -148,8 +149,8 @@ class Concat(Value):
 
 
 class ZeroPadded(View):
-    """A zero-padded source. A consumer with guards, such as a convolution, can read `source` and skip the
-    padding."""
+    """A zero-padded source. A consumer with guards, such as a convolution, may read `source` instead and skip
+    the padding."""
 
     def __init__(self, padded: Value, source: Value, leading: Sequence[int]):
         super().__init__(padded, padded.shape, lambda indices: indices)
@@ -166,8 +167,8 @@ class StageValue(Value):
 
 
 class Reduction(StageValue):
-    """One number for each index of `shape`: the reduction of `body(outer indices, inner indices, context)`
-    over the shape `inner`. Elements that fail a guard are skipped."""
+    """For each index into `shape`: the reduction of `body(outer indices, inner indices, context)` over the
+    shape `inner`. Elements that fail a guard are skipped."""
 
     def __init__(
         self,
@@ -182,13 +183,13 @@ class Reduction(StageValue):
     ):
         super().__init__(shape, dtype, sources)
         self.kind, self.inner, self.body, self.guards, self.domain = kind, tuple(inner), body, guards, domain
-        """domain: for a reduction over dimensions of one tensor, the tensor's shape and those dimensions."""
+        """domain: for a reduction over dimensions of one tensor, the tensor's shape and the dimensions."""
 
 
 class PhasedReduction(Reduction):
-    """A sum whose results are computed in another order than they are stored: `loops` are the extents of its
-    loops, and `positions` maps their indices to an index into the result. What lies beyond the result is not
-    stored."""
+    """A sum whose results are computed in another order than they are stored. `loops` are the extents of its
+    loops, and `positions` maps loop indices to indices into the result. Iterations whose position lies beyond
+    the result store nothing."""
 
     def __init__(
         self,
@@ -214,21 +215,21 @@ class Scan(StageValue):
 
 
 class Matmul(StageValue):
-    """batch x rows x depth times batch x depth x columns; both sources have the same batch dimensions."""
+    """(batch, rows, depth) times (batch, depth, columns); both sources have the same batch dimensions."""
 
     def __init__(self, left: Value, right: Value):
         super().__init__((*left.shape[:-1], right.shape[-1]), left.dtype, [left, right])
 
 
 class Materialized(StageValue):
-    """The source, computed once and stored: for values that are read many times."""
+    """The source, computed once and stored in memory, because it is read many times."""
 
     def __init__(self, source: Value):
         super().__init__(source.shape, source.dtype, [source])
 
 
 class LibraryResult(StageValue):
-    """The result of a library call. `text` is the call; `{0}` stands for the first source."""
+    """The result of a library call. `text` is the call, with {0}, {1}, ... for the sources."""
 
     def __init__(self, op: str, text: str, shape: Sequence[int], dtype: str, sources: Sequence[Value]):
         super().__init__(shape, dtype, sources)
@@ -236,13 +237,14 @@ class LibraryResult(StageValue):
 
 
 def broadcast_indices(indices: Indices, shape: Sequence[int]) -> Indices:
-    """The indices into a source that is broadcast: without leading dimensions, 0 where its size is 1."""
+    """Indices into a source of this shape that is broadcast: drops leading dimensions; 0 where a size is
+    1."""
     trailing = indices[len(indices) - len(shape) :]
     return tuple(constant(0) if size == 1 else index for index, size in zip(trailing, shape, strict=True))
 
 
 def reduce_dims(kind: ReduceKind, source: Value, dims: Sequence[int]) -> Reduction:
-    """A reduction over some dimensions; its shape has the others."""
+    """A reduction over some dimensions, which the result does not have."""
     rank, dims = len(source.shape), tuple(sorted(dims))
     others = [d for d in range(rank) if d not in dims]
 
@@ -256,7 +258,7 @@ def reduce_dims(kind: ReduceKind, source: Value, dims: Sequence[int]) -> Reducti
 
 
 def materialize_unless_input(value: Value) -> Value:
-    """The value if it is a view of an input or of a library call's result; otherwise materialized."""
+    """The value itself if it is a view of an input or of a library result; otherwise materialized."""
     base = value
     while isinstance(base, View):
         base = base.sources[0]
@@ -264,7 +266,7 @@ def materialize_unless_input(value: Value) -> Value:
 
 
 def materialize_if_staged(value: Value) -> Value:
-    """The value if it depends on no stage, or only on materialized values; otherwise materialized."""
+    """The value itself if it depends on no stage, or only on stored results; otherwise materialized."""
     stack, visited = [value], set[int]()
     while stack:
         source = stack.pop()

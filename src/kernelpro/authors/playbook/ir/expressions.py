@@ -1,13 +1,13 @@
-"""Expressions: what a kernel computes for one element, as a DAG without the syntax of any language.
+"""Expressions: what a kernel computes for one element, as a DAG that is independent of the language.
 
-Operations by number of arguments (Expr.args), with what Expr.data holds:
+Operations by number of arguments (Expr.args); the value of Expr.data is in parentheses:
 
-    0   const (a number), load ((tensor name, IndexExpr)), index (an IndexExpr, whose int64 value it is),
+    0   const (a number), load ((tensor name, IndexExpr)), index (an IndexExpr; the node is its int64 value),
         row (the name of a ReduceStep), total (the name of a Total),
-        product ((the name of a MatrixProduct, an IndexExpr of the column))
+        product ((the name of a MatrixProduct, the IndexExpr of the column))
     1   neg abs exp expm1 log log1p sqrt rsqrt tanh erf sin cos floor ceil round trunc not cast
-        `cast` converts to its own dtype, `not` is logical, `round` rounds half to even
-    1   exp2 exp_below_0 gelu log1p_exp mish: the C++ backend introduces them (cpp/composites.py)
+        `cast` converts to the node's dtype, `not` is logical, `round` rounds half to even
+    1   exp2 exp_below_0 gelu log1p_exp mish: only the C++ backend introduces these (cpp/composites.py)
     1   scan ((kind, LoopVar)): the sum, product, maximum or minimum of all iterations up to this one
     2   add sub mul div max min pow fmod lt le gt ge eq ne and or
         comparisons and logic have dtype bool; `div` takes floating types only
@@ -34,7 +34,7 @@ def itemsize(dtype: str) -> int:
 
 
 class Expr:
-    """One node. An ExprBuilder returns the same object for equal nodes."""
+    """One node of the DAG. An ExprBuilder returns the same object for equal nodes (hash consing)."""
 
     __slots__ = ("args", "data", "dtype", "number", "op", "variables")
 
@@ -47,25 +47,25 @@ class Expr:
             elif isinstance(part, LoopVar):
                 variables |= {part}
         self.variables: frozenset[LoopVar] = variables
-        """The loops it varies with."""
+        """The loops that its value depends on."""
 
     def __repr__(self) -> str:
         return f"%{self.number}"
 
     @property
     def index(self) -> IndexExpr | None:
-        """The index of a load, of a product's column, or of an `index` node."""
+        """The index of a load, a product (its column) or an `index` node; None for other nodes."""
         index = self.data[1] if self.op in ("load", "product") else self.data
         return index if isinstance(index, IndexExpr) else None
 
     @property
     def operands(self) -> tuple[Expr, ...]:
-        """The arguments, and the expressions inside the node's index."""
+        """The arguments, and the expressions inside the node's index (indirect indices)."""
         index = self.index
         return self.args if index is None else (*self.args, *_indirect_values(index))
 
     def walk(self) -> Iterator[Expr]:
-        """Every node below and including this one, once, operands first."""
+        """This node and all nodes below it, each once, operands first."""
         done: set[int] = set()
         stack: list[tuple[Expr, bool]] = [(self, False)]
         while stack:
@@ -94,7 +94,7 @@ def nodes_of(roots: Iterable[Expr], *ops: str) -> set[Expr]:
 
 
 class ExprBuilder:
-    """Creates expressions: shares equal nodes, folds constants and drops operations without effect."""
+    """Creates expressions. Shares equal nodes, folds constants and drops operations without effect."""
 
     def __init__(self) -> None:
         self._nodes: dict[Any, Expr] = {}
@@ -158,7 +158,7 @@ class ExprBuilder:
     def rewrite(self, root: Expr, replace: Callable[[Expr], Expr], memo: dict[Expr, Expr]) -> Expr:
         """The expression rebuilt in this builder, operands first, with `replace` applied to each node.
 
-        `memo` holds the results of earlier calls, so that several roots share their nodes.
+        `memo` maps nodes to their results and is extended, so that several roots share their nodes.
         """
         for node in root.walk():
             if node not in memo:

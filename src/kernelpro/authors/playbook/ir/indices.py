@@ -1,9 +1,9 @@
 """Index expressions: affine sums of loop variables, plus the quotients and remainders that reshapes
 introduce.
 
-An `IndexExpr` has one canonical form, so that equal expressions compare equal. Quotients and remainders are
-simplified where the ranges of the variables allow it: with 0 <= j < 8, (8 i + j) / 8 is i. A quotient and a
-remainder of the same dividend are recombined: (e / 8) * 8 + e % 8 is e.
+An `IndexExpr` has one canonical form, so that equal expressions compare equal. The bounds of variables
+simplify quotients and remainders: with 0 <= j < 8, (8 i + j) / 8 is i. A quotient and a remainder of the same
+dividend are recombined: (e / 8) * 8 + e % 8 is e.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ Atom = LoopVar | Quotient | Remainder | IndirectIndex
 
 
 def identity(value: Any) -> Any:
-    """Leaves the expressions inside an index unchanged."""
+    """The default for `rewrite`: leave the expressions inside an index unchanged."""
     return value
 
 
 @dataclass(frozen=True)
 class IndexExpr:
-    """constant + the sum of coefficient * atom.
+    """constant + the sum of coefficient * atom over all terms.
 
     Build it with `variable`, `constant`, `indirect` and arithmetic, which keep the canonical form.
     """
@@ -128,7 +128,7 @@ class IndexExpr:
         return IndexExpr(((Remainder(rest, divisor), 1),))
 
     def _split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
-        """The terms that `divisor` divides, divided by it, and the remaining terms."""
+        """The quotient of the terms that `divisor` divides, and the remaining terms."""
         divided = [(atom, c // divisor) for atom, c in self.terms if c % divisor == 0]
         rest = tuple((atom, c) for atom, c in self.terms if c % divisor)
         return _sum(divided, self.constant // divisor), IndexExpr(rest, self.constant % divisor)
@@ -144,7 +144,7 @@ class IndexExpr:
         return all(isinstance(atom, LoopVar) for atom, _ in self.terms)
 
     def coefficient(self, var: LoopVar) -> int:
-        """The factor of a loop variable; 0 if the variable is not a term."""
+        """The coefficient of a loop variable; 0 if the variable is not a term by itself."""
         return next((c for atom, c in self.terms if atom == var), 0)
 
     def substitute(
@@ -241,7 +241,7 @@ def unflatten(flat: IndexExpr, shape: Sequence[int]) -> tuple[IndexExpr, ...]:
 
 
 def unflatten_loops(loops: Sequence[LoopVar], flat: IndexExpr) -> dict[LoopVar, IndexExpr]:
-    """The variables of a loop nest as functions of the number of the iteration."""
+    """The variables of a loop nest as functions of the iteration's number `flat`."""
     return dict(zip(loops, unflatten(flat, extents(loops)), strict=True))
 
 

@@ -1,13 +1,18 @@
 """A program of stages: the loop nests that a backend writes in its language.
 
-A stage runs its `outer` loops, whose iterations are independent of each other; one iteration is called a row.
-For each row the stage executes its steps in order. A `ReduceStep` reduces the row to one number; a
-`StoreStep` writes one element of a tensor for each iteration of its own loops. Steps may have different loops
-and may read the results of earlier steps. A `Total` reduces over all rows, and the `epilogue` stores what
-depends on totals once all rows are done. If a stage has a `product`, the row of the matrix product is
-computed before the first step.
+    for row in outer loops (independent of each other):
+        compute the row of `product`, if there is one
+        for step in steps:
+            ReduceStep:  r = reduction of value over the step's own loops
+            StoreStep:   tensor[index] = value, for each iteration of the step's own loops
+        combine the row's value into each Total
+    for step in epilogue:
+        tensor[index] = value
 
-Stages run one after another. A stage may read the tensors that earlier stages stored, but none that it stores
+One iteration of the `outer` loops is called a row. Steps may have different loops, and may read the results
+of earlier reductions. The `epilogue` stores values that depend on totals, after all rows.
+
+Stages run one after another. A stage may read tensors that earlier stages stored, but none that it stores
 itself.
 """
 
@@ -32,9 +37,9 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     role: Literal["input", "parameter", "output", "temporary", "library"]
-    """library: the result of a library call, which allocates it."""
+    """`library` is the result of a library call, which allocates it."""
     path: str = ""
-    """Where an input or a parameter is found; see records.Node."""
+    """Where to find an input or a parameter; see records.Node."""
 
     @property
     def size(self) -> int:
@@ -60,7 +65,7 @@ class ReduceStep:
     value: Expr
     loops: Loops
     guards: tuple[Guard, ...] = ()
-    """Elements that fail a guard are skipped; their value must not be computed."""
+    """Elements that fail a guard are skipped. Their value must not be computed: it may load out of bounds."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,10 @@ class StoreStep:
     index: IndexExpr
     value: Expr
     loops: Loops
-    """Empty for one element a row."""
+    """Empty for one element per row."""
     guards: tuple[Guard, ...] = ()
-    """Nothing is stored where a guard fails. Only convolutions as products have such stores, and only the
-    Triton backend writes them."""
+    """Where a guard fails, nothing is stored. Only convolutions as tiled products have such stores, and only
+    the Triton backend supports them."""
 
 
 StageStep = ReduceStep | StoreStep
@@ -87,7 +92,7 @@ class Total:
     name: str
     kind: ReduceKind
     value: Expr
-    """The number of one row."""
+    """The contribution of one row."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class MatrixProduct:
     column: LoopVar
     depth: LoopVar
     batch: Loops
-    """The leading outer loops; the last outer loop is the row within a batch."""
+    """The leading outer loops. The last outer loop is the row within a batch."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +127,17 @@ class Stage:
 
     @property
     def row_loops(self) -> Loops:
-        """The loops of the step that covers the most elements of a row."""
+        """The loops of the step with the most elements per row."""
         return max((step.loops for step in self.steps), key=iterations, default=())
 
     @property
     def row_width(self) -> int:
-        """The largest number of elements that a step covers in a row."""
+        """The largest number of elements of a step in one row."""
         return iterations(self.row_loops)
 
     @property
     def expressions(self) -> list[Expr]:
-        """The roots of everything the stage computes."""
+        """The root expressions of everything that the stage computes."""
         roots = [part.value for part in (*self.steps, *self.epilogue, *self.totals)]
         return roots + ([self.product.left, self.product.right] if self.product else [])
 
@@ -148,22 +153,22 @@ class Stage:
 
     @property
     def has_guarded_stores(self) -> bool:
-        """Whether not every iteration stores."""
+        """Whether some iterations store nothing."""
         return any(step.guards for step in self.stores)
 
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """An operator that torch computes, because its kernels are near the limit of the hardware already."""
+    """An operator that torch computes, because its kernels are already near the limit of the hardware."""
 
     op: str
     """The function's name, such as conv2d."""
     tensor: str
-    """Its result."""
+    """The name of its result."""
     text: str
     """The Python expression; `{name}` stands for a tensor."""
     before: int
-    """The stage before which it runs; the number of stages for a call after the last one."""
+    """The position of the stage before which it runs; the number of stages if it runs last."""
 
 
 @dataclass(frozen=True)
@@ -171,15 +176,15 @@ class Program:
     """The stages of a task's operator graph."""
 
     tensors: tuple[Tensor, ...]
-    """Inputs; all parameters, since a candidate must declare them; outputs in order; temporaries."""
+    """Inputs and all parameters (a candidate must declare them), then outputs in order, then temporaries."""
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     single_output: bool
     """Whether the model returns a tensor instead of a tuple."""
     library_calls: tuple[LibraryCall, ...] = ()
-    """In the order of execution."""
+    """Library calls in the order of execution."""
     rewrites: tuple[Rewrite, ...] = ()
-    """The algebra that led from the task's graph to this program."""
+    """The algebraic rewrites that led from the task's graph to this program."""
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""

@@ -1,15 +1,15 @@
 """The persistent kernel of recurrent layers, in CUDA C++.
 
-Each block computes 16 hidden units of one layer and direction at all steps; their weights stay in registers,
-as operands of tensor cores. A step needs the whole hidden state of the step before, from all blocks:
+Each block computes 16 hidden units of one layer and direction at all steps. Their weights stay in registers,
+as operands of tensor cores. A step needs the whole hidden state of the previous step, from all blocks:
 
-1. The output is filled with SENTINEL, a NaN that no computation returns.
-2. A block reads the last hidden state from the output again and again, until no element is SENTINEL. So a
-   value is its own signal: no flag, no fence, no barrier between blocks.
-3. Each warp multiplies its part of the state with its part of the weights; the sums of all warps meet in
-   shared memory, where one thread per unit and sequence computes the cell and stores the new state.
+1. The launcher's caller fills the output with SENTINEL, a NaN that no computation returns.
+2. A block polls the previous hidden state in the output until no element is SENTINEL. So each value is its
+   own ready signal: blocks need no flag, fence or barrier between them.
+3. Each warp multiplies its part of the state with its part of the weights, and writes its partial sums to
+   shared memory. One thread per unit and sequence adds them, computes the cell and stores the new state.
 
-All blocks of a launch must be on the device at the same time, or they would wait forever.
+All blocks of a launch must be resident on the device at the same time: otherwise they would wait forever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelpro.authors.playbook.cuda.matmul_prelude import INSTRUCTIONS
 from kernelpro.authors.playbook.recurrent.network import UNITS, Network
 
 EXCHANGE = """\
-// Values that other blocks store while this one runs.
+// Loads values that other blocks store while this block runs.
 __device__ inline uint4 load_published(const float* address) {
     uint4 v;
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -34,7 +34,7 @@ static int count_processors() {
     return count;
 }
 """
-"""What depends on blocks that run at the same time."""
+"""Device code that relies on blocks running concurrently; tests replace it to run the kernel on a CPU."""
 
 _CELLS = {
     "lstm": """\
@@ -57,7 +57,7 @@ constexpr int STEPS = {steps}, BATCH = {batch}, HIDDEN = {hidden}, GATES = {gate
 constexpr int UNITS = {units}, BLOCKS = HIDDEN / UNITS, WARPS = 8, THREADS = 32 * WARPS;
 constexpr int KEPT = HIDDEN / 32;  // elements of the state that a thread multiplies, for each sequence
 constexpr int COLUMNS = (BATCH + 7) / 8;  // tiles of 8 sequences
-constexpr bool HAS_CELL = {has_cell}, FOLLOWS = {follows};  // FOLLOWS: layers read the output of that below
+constexpr bool HAS_CELL = {has_cell}, FOLLOWS = {follows};  // FOLLOWS: layers read the layer below
 constexpr bool SEPARATE = FOLLOWS && {is_gru};  // the input of a GRU's last gate is added after its reset
 constexpr int TILES = GATES + SEPARATE;
 constexpr int PITCH = UNITS + 4;
@@ -69,7 +69,7 @@ __device__ inline float sigmoid(float x) {{ return 1.0f / (1.0f + expf(-x)); }}
 __device__ inline unsigned to_tf32(unsigned bits) {{  // tensor cores ignore the low 13 bits
     return (bits & 0x7F800000u) == 0x7F800000u ? bits : bits + 0x1000u;
 }}
-// The part of the state that a thread multiplies. WAITS: other blocks may still have to store it.
+// Loads the part of the state that a thread multiplies. WAITS: polls until other blocks have stored it.
 template <bool WAITS>
 __device__ inline void load_state(unsigned (&state)[COLUMNS][KEPT], const float* first, int pitch) {{
     const int sequence = threadIdx.x % 32 / 4;
@@ -217,7 +217,7 @@ extern "C" int run(const float* projected, const float* from_state, const float*
 
 
 def kernel_source(network: Network) -> str:
-    """The kernel and its launcher `run`."""
+    """CUDA source of the kernel and of its launcher, `run`."""
     return _SOURCE.format(
         instructions=INSTRUCTIONS,
         exchange=EXCHANGE,

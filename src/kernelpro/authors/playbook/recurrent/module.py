@@ -1,4 +1,4 @@
-"""The candidate around a recurrent kernel: every other operator of the graph is a call of torch."""
+"""The candidate around a recurrent kernel: torch computes all other operators of the graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VALUE = "v_"
 
 
 def recurrent_source(graph: Graph) -> str | None:
-    """The candidate for a graph with a recurrent operator; None if it has none. Raises NoProposal."""
+    """The candidate for a graph with a recurrent operator; None if the graph has none. Raises NoProposal."""
     network = find_network(graph)
     return _module(graph, network) if network else None
 
@@ -53,7 +53,8 @@ def _module(graph: Graph, network: Network) -> str:
 
 
 def _recurrent_function(network: Network) -> list[str]:
-    """A function of the input, the states and all weights, with the results of torch's operator."""
+    """Lines of a Python function with the inputs and results of torch's operator, which launches the
+    kernel."""
     at_once, directions, hidden = network.layers_at_once, network.directions, network.hidden
     rows, batch, steps = network.gates * hidden, network.batch, network.steps
     is_lstm = network.cell == "lstm"
@@ -62,8 +63,8 @@ def _recurrent_function(network: Network) -> list[str]:
         "",
         "",
         "def recurrent(x, states, weights):",
-        '    """The outputs of the last layer and the last states of all layers."""',
-        f"    if tuple(x.shape) != {network.input_shape}:  # the kernel is for one shape",
+        '    """Returns the outputs of the last layer and the last states of all layers."""',
+        f"    if tuple(x.shape) != {network.input_shape}:  # the kernel supports one shape",
         f"        {_library_call(network)}",
         *(["    x = x.transpose(0, 1)"] if network.batch_first else []),
         f"    parts = [weights[i:i + {per_layer}] for i in range(0, len(weights), {per_layer})]",

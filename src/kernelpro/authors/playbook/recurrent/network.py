@@ -1,4 +1,4 @@
-"""A recurrent operator of a graph, and how many of its layers one launch computes."""
+"""Reads a recurrent operator of a graph, and plans how many of its layers one launch computes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from kernelpro.authors.author import NoProposal
 from kernelpro.records import Graph, Node
 
 UNITS = 16
-"""Hidden units of a block: the rows of a tensor core's tile."""
+"""Hidden units per block: the rows of a tensor-core tile."""
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _MAX_BATCH = 16
 _MAX_BLOCKS = 108
-"""All blocks of a launch must be on the device at the same time: an A100 has as many processors."""
+"""All blocks of a launch must be resident at the same time: an A100 has 108 multiprocessors."""
 _MAX_WEIGHT_REGISTERS = 128
+"""Registers of a thread that may hold weights."""
 _THREAD_STEP = 128
-"""Each of the 32 parts of a row of weights is read in 16-byte accesses."""
+"""The hidden size must be a multiple of this: 32 parts of a row of weights, each read in 16-byte accesses."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Network:
     source: str
     """The name of the input."""
     states: tuple[str, ...]
-    """The names of the initial states: h, and c of an LSTM."""
+    """The names of the initial states: h, and for an LSTM also c."""
     weights: tuple[tuple[str, ...], ...]
-    """Of each layer and direction: names of w_ih, w_hh and, with biases, b_ih and b_hh."""
+    """For each layer and direction: the names of w_ih, w_hh and, with biases, b_ih and b_hh."""
     layers: int
     directions: int
     batch_first: bool
@@ -42,7 +43,7 @@ class Network:
 
     @property
     def gates(self) -> int:
-        """Rows of the weights for each hidden unit."""
+        """Rows of the weight matrices for each hidden unit."""
         return _GATES[self.cell]
 
     @property
@@ -57,8 +58,9 @@ class Network:
 
     @property
     def layers_at_once(self) -> int:
-        """Layers that one launch computes: in one direction, a layer follows the one below step by step. With
-        two directions, a layer needs the whole sequence of the one below."""
+        """Layers that one launch computes. In a one-directional network, a layer can follow the layer below
+        step by step. In a bidirectional one, a layer needs the complete sequence of the layer below, so it is
+        1."""
         registers = 2 * self.gates * self.hidden // 64 * 4
         if self.directions > 1 or registers > _MAX_WEIGHT_REGISTERS:
             return 1
@@ -71,7 +73,7 @@ def find_network(graph: Graph) -> Network | None:
     if not nodes:
         return None
     if len(nodes) > 1:
-        raise NoProposal("the playbook writes one recurrent operator, and the task has several")
+        raise NoProposal("the playbook supports one recurrent operator; the task has several")
     return _read(nodes[0], {node.name: node for node in graph.nodes})
 
 
@@ -88,7 +90,7 @@ def _read(node: Node, nodes: dict[str, Node]) -> Network:
     directions, per_layer = 2 if bidirectional else 1, 4 if has_biases else 2
     x, state = nodes[source[0]], nodes[states[0]]
     if len(x.shape) != 3 or x.dtype != "float32" or len(weights) != layers * directions * per_layer:
-        raise NoProposal("the playbook's recurrent kernels are for batches of float32 without projections")
+        raise NoProposal("the playbook's recurrent kernels need batched float32 inputs and no projections")
     if dropout and train:
         raise NoProposal("the playbook does not support random dropout between recurrent layers")
     network = Network(
@@ -109,7 +111,10 @@ def _read(node: Node, nodes: dict[str, Node]) -> Network:
     if network.hidden % _THREAD_STEP or registers > _MAX_WEIGHT_REGISTERS:
         raise NoProposal(f"the playbook has no recurrent kernel for {network.hidden} hidden units")
     if network.batch > _MAX_BATCH or network.blocks * directions > _MAX_BLOCKS:
-        raise NoProposal(f"the playbook's recurrent kernels are for batches of up to {_MAX_BATCH}")
+        raise NoProposal(
+            f"the playbook's recurrent kernels support up to {_MAX_BATCH} sequences per batch, "
+            f"and {_MAX_BLOCKS * UNITS} hidden units in all directions together"
+        )
     return network
 
 

@@ -1,9 +1,10 @@
 """Schedules: how the stages of a program are executed, independent of the language.
 
-design.py             the design of a candidate, and its comment line
-moves.py              seeds, moves and fallbacks: how one design leads to the next
-passes.py             a stage's steps as passes over a row
-online_reductions.py  reductions that share the pass of the reduction they depend on
-contractions.py       stages as tiled matrix products
-masked_loads.py       loads that a mask makes unnecessary
+design.py             the design of a candidate (how each stage is executed), stored in a comment line
+moves.py              seeds, moves and fallbacks: which designs are tried
+gpu_moves.py          moves that the CUDA and Triton backends share
+passes.py             groups a stage's steps into passes over a row, and chooses values to cache between them
+online_reductions.py  reductions computed in the same pass as the reduction that they depend on
+contractions.py       reads stages as matrix products
+masked_loads.py       loads whose values a mask discards
 """

@@ -1,7 +1,7 @@
 """Stages as tiled matrix products on a GPU: which loops are batch, rows, columns and depth.
 
-A convolution is a contraction too if its sum runs over something that outputs share: `find_contraction` finds
-which loops index the rows of one operand, which the columns of the other, and which both have in common.
+A convolution is a contraction too. `find_contraction` determines which loops index only the left operand
+(rows), only the right one (columns), both (batch), and the sum (depth).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Contraction:
 
 
 def is_matmul(stage: Stage, design: StageDesign) -> bool:
-    """Whether a GPU backend writes the stage as a matrix product."""
+    """Whether a GPU backend writes the stage as a tiled matrix product."""
     if stage.product is not None:
         return True
     return (design.order == "tiles" or stage.has_guarded_stores) and find_contraction(stage) is not None
 
 
 def find_contraction(stage: Stage) -> Contraction | None:
-    """The stage as one matrix product followed by steps on its elements; None if it has another form."""
+    """The stage as one matrix product, followed by steps that use its elements; None if it is not one."""
     if stage.product:
         p = stage.product
         return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
@@ -76,8 +76,8 @@ def _as_contraction(stage: Stage, step: ReduceStep) -> Contraction | None:
 
 
 def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tuple[dict[Expr, str], bool]:
-    """The expressions that refer to the product, all named `element`, and whether the steps are element-wise:
-    each iteration needs only its own element of the product."""
+    """The expressions that refer to the product, each mapped to the name `element`, and whether the steps are
+    element-wise: each iteration needs only its own element of the product."""
     nodes = [(step, node) for step in stage.stores for node in step.value.walk()]
     if not stage.product:
         return {node: element for _, node in nodes if node.op == "row"}, True
@@ -93,8 +93,8 @@ def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tupl
 
 
 def replace_product_with_loads(stage: Stage, tensor: str, parts: int) -> Stage:
-    """The stage after its product was written to a tensor: each element is the sum of `parts` partial
-    results, which are stored one whole product after the other."""
+    """The rest of the stage after its product was written to a tensor, which holds `parts` partial products
+    one after another: an element of the product is the sum of its `parts` partial results."""
     assert stage.product
     builder, columns = ExprBuilder(), stage.product.column.extent
     memo: dict[Expr, Expr] = {}

@@ -1,10 +1,11 @@
 """The design of a candidate: how each stage of a program is scheduled.
 
-A design is plain data in one comment line of the candidate that it describes:
+A design is plain data, stored in one comment line of the candidate's source:
 
     # playbook: {"language": "cpp", "math": "library", "stages": [{"lanes": 16, ...}]}
 
-So the playbook can make the next move from a candidate's source alone, and a killed run needs no other state.
+So the playbook can choose the next move from a candidate's source alone, and a resumed run needs no other
+state.
 """
 
 from __future__ import annotations
@@ -25,59 +26,60 @@ _TUNABLE = re.compile(r"^([A-Z_]+)(\d+) = (\d+)  # tune", re.MULTILINE)
 
 
 def power_of_two(number: float) -> int:
-    """The smallest power of two that is not below `number`."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(ceil(number) - 1, 0).bit_length()
 
 
 @dataclass(frozen=True)
 class StageDesign:
-    """The schedule of one stage. A backend ignores the fields that it has no use for."""
+    """The schedule of one stage. A backend ignores fields that do not concern it."""
 
     order: Literal["rows", "strips", "tiles"] = "rows"
-    """rows: one row after another, each along its own loops. strips: several neighbouring rows at a time,
-    element by element. tiles: squares of rows and columns; for products on a GPU, tensor cores; for windows
-    in CUDA, outputs that share their inputs."""
+    """`rows`: one row after another, each along its own loops. `strips`: several neighbouring rows at a time,
+    element by element. `tiles`: squares of rows and columns; on a GPU, products use tensor cores; in CUDA,
+    windows are computed in groups of outputs that share inputs."""
     parallel: bool = True
-    """CPU: whether the rows are shared between all cores."""
+    """CPU: whether all cores share the rows."""
     schedule: Literal["static", "dynamic"] = "static"
     """CPU: how OpenMP assigns rows to threads."""
     lanes: int = 1
-    """Independent partial results of a reduction, and the width of its vector loop; 1 for a scalar loop. In
-    strips on a GPU: threads that share a row."""
+    """CPU: independent partial results of a reduction, which are the width of its vector loop; 1 for a scalar
+    loop. GPU, in strips: threads that share a row."""
     cache_row: bool = False
-    """Whether values that several passes over a row compute are kept in a buffer."""
+    """Whether a buffer keeps values that several passes over a row need (GPU: registers or shared memory)."""
     online: bool = False
     """CPU: whether variances are computed in one pass (online_reductions.py)."""
     prefetch: bool = False
     """CPU: whether the last pass over a row prefetches the next row."""
     strip: int = 256
-    """CPU: rows of a strip."""
+    """CPU: rows per strip."""
     tile: int = 32
-    """Rows and columns of a tile."""
+    """Rows, and columns, of a square tile."""
     packed: bool = False
-    """CPU products: whether operands are packed in the order of use and tiles of results stay in
+    """CPU products: whether operands are packed in the order of use, and tiles of results stay in
     registers."""
     block_m: int = 60
     """CPU products: rows of a block."""
     block_k: int = 256
-    """CPU products: terms of the sum that are packed at once."""
+    """CPU products: terms of the sum that are packed at a time."""
     threads: int = 256
-    """GPU: threads of a block (Triton: 32 times its warps)."""
+    """GPU: threads per block (Triton: 32 times `num_warps`)."""
     coarsening: int = 1
-    """GPU: rows that a block processes at once; for windows, outputs of one thread."""
+    """GPU: rows that a block processes at a time; element-wise in CUDA: packs per thread; for windows:
+    outputs per thread; for transposing tiles in Triton: their side."""
     vector_width: int = 1
-    """GPU: elements that a thread loads at once where the addresses allow it."""
+    """GPU: elements that a thread loads at a time, where the addresses allow it."""
     split: int = 1
-    """GPU: blocks that share one row, or the sum of one tile of a product; a second step combines their
-    results."""
+    """GPU: blocks that share one row, or the sum of one tile of a product (split-K); a second kernel combines
+    their results."""
     tile_m: int = 128
     """GPU products: rows of a tile."""
     tile_n: int = 128
     """GPU products: columns of a tile."""
     tile_k: int = 32
-    """GPU products: terms of the sum that are loaded at once."""
+    """GPU products: terms of the sum in a tile of an operand."""
     pipeline_stages: int = 3
-    """GPU products: how many such loads are in flight."""
+    """GPU products: buffers for such tiles; loads run ahead by one less."""
     wgmma: bool = False
     """CUDA products on tensor cores: warpgroup instructions fed by TMA, where the operands allow them. Only
     compute capability 9.0 has them."""
@@ -90,18 +92,18 @@ class Design:
     language: str
     stages: tuple[StageDesign, ...]
     math: Literal["library", "fast", "approximate"] = "library"
-    """Which exp, tanh, erf and log are used. library: the language's. fast: the backend's, accurate to a few
-    units in the last place. approximate (GPU): also APPROXIMABLE_FUNCTIONS with the absolute error of
-    float32, so that values near zero have few correct digits."""
+    """Which exp, tanh, erf and log the kernels use. `library`: the language's. `fast`: the backend's,
+    accurate to a few units in the last place. `approximate` (GPU): as `fast`, and APPROXIMABLE_FUNCTIONS only
+    have float32's absolute accuracy, so that values near zero have few correct digits."""
     precision: Literal["fp32", "tf32"] = "tf32"
-    """GPU products: how float32 operands are multiplied."""
+    """GPU products: the precision of products of float32 operands."""
     form: str = "own"
-    """Which program of the task it schedules (forms.py)."""
+    """The form of the task that it schedules (forms.py)."""
     graph: bool = False
     """GPU: whether all kernels are launched as one CUDA graph."""
 
     def to_comment(self) -> str:
-        """The comment line; fields with their default value are left out."""
+        """The comment line; it leaves out fields with their default value."""
         defaults = asdict(StageDesign())
         stages = [{k: v for k, v in asdict(stage).items() if v != defaults[k]} for stage in self.stages]
         precision = {"precision": self.precision} if self.precision != "tf32" else {}
@@ -111,13 +113,13 @@ class Design:
         return _PREFIX + json.dumps(data)
 
     def with_all_stages(self, **changes: Any) -> Design:
-        """The design with the same change of fields in every stage."""
+        """The design with these fields changed in every stage."""
         return replace(self, stages=tuple(replace(stage, **changes) for stage in self.stages))
 
 
 def parse_design(source: str) -> Design:
-    """The design of a candidate, with the tuned values of its constants. Raises NoProposal if the playbook
-    did not write the candidate."""
+    """The design of a candidate, with the current (tuned) values of its tunables. Raises NoProposal if the
+    playbook did not write the candidate."""
     line = next((line for line in source.splitlines() if line.startswith(_PREFIX)), None)
     if line is None:
         raise NoProposal("the playbook cannot improve a kernel that it did not write (no '# playbook:' line)")

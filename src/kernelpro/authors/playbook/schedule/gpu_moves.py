@@ -9,7 +9,7 @@ from kernelpro.authors.playbook.schedule.design import StageDesign
 from kernelpro.authors.playbook.schedule.moves import DesignChange, Move
 
 TileChange = Callable[[StageDesign], StageDesign | None]
-"""The new design of a matrix product; None if the change does not suit it."""
+"""The new design of a matrix product; None if the change does not apply."""
 PerMatmul = Callable[[TileChange], DesignChange]
 """Applies a change to the stages that a backend writes as matrix products."""
 

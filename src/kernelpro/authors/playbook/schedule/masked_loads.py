@@ -11,16 +11,16 @@ from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, constant
 
 Predicate = frozenset[IndexExpr]
-"""Holds where none of these index expressions is negative."""
+"""A condition: it holds where all of these index expressions are at least 0."""
 _ALWAYS: Predicate = frozenset()
 
 
 def masked_loads(roots: Iterable[Expr], op: str = "load") -> dict[Expr, Predicate]:
-    """The loads, or other nodes, that are not needed everywhere, each with the predicate under which it is
-    needed."""
+    """The loads (or nodes of another `op`) that are not needed everywhere, each with the predicate under
+    which it is needed."""
     roots = list(roots)
     predicates: dict[Expr, Predicate] = dict.fromkeys(roots, _ALWAYS)
-    # users have higher numbers than their operands, so every user is visited before its operands
+    # Nodes have higher numbers than their operands, so this order visits every user before its operands.
     for node in sorted(nodes_of(roots), key=lambda node: -node.number):
         for position, operand in enumerate(node.operands):
             needed = predicates[node]
@@ -33,7 +33,7 @@ def masked_loads(roots: Iterable[Expr], op: str = "load") -> dict[Expr, Predicat
 
 
 def _implied(condition: Expr, holds: bool) -> Predicate:
-    """The predicate that follows if the condition holds, or does not hold."""
+    """A predicate that is true whenever the condition is `holds`; _ALWAYS if nothing follows."""
     if condition.op == "not":
         return _implied(condition.args[0], not holds)
     if condition.op == ("and" if holds else "or"):
@@ -59,8 +59,8 @@ def _index_value(value: Expr) -> IndexExpr | None:
 
 
 def maximum_over(index: IndexExpr, var: LoopVar, first: IndexExpr, last: IndexExpr) -> IndexExpr | None:
-    """The maximum while `var` runs from `first` to `last`; None if `var` also occurs inside a quotient or
-    remainder."""
+    """The maximum of an index while `var` runs from `first` to `last`; None if `var` also occurs inside a
+    quotient or remainder."""
     factor = index.coefficient(var)
     if var in (index - IndexExpr(((var, factor),)) if factor else index).variables:
         return None

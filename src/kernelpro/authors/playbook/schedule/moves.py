@@ -1,6 +1,7 @@
-"""Seeds, moves and fallbacks: the designs that the playbook tries. What all languages share is here.
+"""What the seeds, moves and fallbacks of all languages share: types, and moves on mathematical functions.
 
-Most moves are a `StageChange`, applied to every stage that it suits.
+A seed is a design to start from. A move changes a design; most moves apply a `StageChange` to every stage
+that it suits. A fallback is a simpler design for a candidate that failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kernelpro.authors.playbook.schedule.design import APPROXIMABLE_FUNCTIONS, D
 StageChange = Callable[[Stage, StageDesign], StageDesign | None]
 """The stage's new design; None if the change does not suit this stage."""
 DesignChange = Callable[[Program, Design], Design | None]
-"""The program's new design; None if nothing changes."""
+"""The program's new design; None if the change does not suit it."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Seed:
     """One sentence, shown in the search tree."""
     design: Design
     is_last_resort: bool = False
-    """For where the others fail: it does not race, and comes after all others."""
+    """A design for tasks on which all others fail: it takes no part in the race, and comes after all
+    others."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +44,19 @@ class Move:
 
 
 def apply_change(program: Program, design: Design, change: StageChange) -> Design | None:
-    """Applies a change to every stage that it suits; None if it suits no stage."""
+    """The design with a change applied to every stage that it suits; None if it suits no stage."""
     pairs = zip(program.stages, design.stages, strict=True)
     stages = tuple(change(stage, stage_design) or stage_design for stage, stage_design in pairs)
     return replace(design, stages=stages) if stages != design.stages else None
 
 
 def per_stage(change: StageChange) -> DesignChange:
-    """A change of stages as a change of the design."""
+    """A change of a stage as a change of the whole design."""
     return lambda program, design: apply_change(program, design, change)
 
 
 def use_fast_math(functions: frozenset[str]) -> DesignChange:
-    """The backend's functions instead of the library's, if the program calls one of `functions`."""
+    """The change to the backend's own functions, for programs that call one of `functions`."""
 
     def apply(program: Program, design: Design) -> Design | None:
         if design.math != "library" or not _calls(program, functions):
@@ -65,7 +67,7 @@ def use_fast_math(functions: frozenset[str]) -> DesignChange:
 
 
 def _approximate_math(program: Program, design: Design) -> Design | None:
-    """Only if no such function is a result by itself: its values near zero would have too few digits."""
+    """Not if the result of such a function is stored as it is: values near zero would have too few digits."""
     results = {step.value for stage in program.stages for step in (*stage.stores, *stage.epilogue)}
     calls = _calls(program, APPROXIMABLE_FUNCTIONS)
     if design.math == "approximate" or not calls or calls & results:
@@ -75,15 +77,15 @@ def _approximate_math(program: Program, design: Design) -> Design | None:
 
 APPROXIMATE_MATH = Move(
     "approximate math",
-    "Compute tanh, erf and log1p in a few instructions, to float32's absolute error: digits near zero do not "
-    "matter here.",
+    "Compute tanh, erf and log1p in a few instructions, with float32's absolute error: relative accuracy "
+    "near zero does not matter here.",
     ("special_functions", "warp_stall", "energy_costly_math"),
     _approximate_math,
 )
 
 
 def more_exact_math(design: Design) -> Design:
-    """The design with the next more accurate functions."""
+    """The design with the next more accurate math mode."""
     return replace(design, math="fast" if design.math == "approximate" else "library")
 
 

@@ -1,9 +1,9 @@
-"""Online reductions: a reduction that depends on another one is computed in the same pass over the row.
+"""Online reductions: a reduction is computed in the same pass over the row as the one that it depends on.
 
-- Rescaled (softmax): the sum of exp(x - m) * y with m the maximum of x. When the running maximum grows, the
-  running sum is scaled down.
-- Centered (variance): the sum of (x - mean)^2 with the mean of the same x. Two chunks are merged by the
-  difference of their means, as in Welford's algorithm.
+- Rescaled (softmax): the sum of exp(x - m) * y, where m is the maximum of x. When the running maximum grows,
+  the running sum is scaled down.
+- Centered (variance): the sum of (x - mean)^2, where mean is the mean of the same x. Chunks are merged using
+  the difference of their means, as in Welford's algorithm.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from kernelpro.authors.playbook.schedule.passes import RowPass
 
 @dataclass(frozen=True)
 class OnlineReduction:
-    """How a reduction follows from the reduction that it depends on, its base."""
+    """How a reduction depends on another one, its base."""
 
     kind: Literal["rescaled", "centered"]
     base: ReduceStep
     base_value: Expr
-    """What its value takes from the base: the maximum or the mean."""
+    """The part of its value that comes from the base: the maximum or the mean."""
 
 
 def fuse_variance(passes: list[RowPass]) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
-    """Like `fuse_online`, for centered sums only; their steps get the value of their base."""
+    """Like `fuse_online`, but only for centered sums. The value of such a step is replaced by its base's,
+    x."""
     fused, online = fuse_online(passes, ("centered",))
     for row_pass in fused:
         row_pass.steps = [
@@ -44,8 +45,8 @@ def fuse_variance(passes: list[RowPass]) -> tuple[list[RowPass], dict[str, Onlin
 def fuse_online(
     passes: list[RowPass], kinds: tuple[str, ...] = ("rescaled", "centered")
 ) -> tuple[list[RowPass], dict[str, OnlineReduction]]:
-    """Moves reductions of these kinds into the pass of their base; returns the passes and those reductions by
-    name."""
+    """Moves reductions of these kinds into the pass of their base. Returns the passes, and the moved
+    reductions by name."""
     online: dict[str, OnlineReduction] = {}
     fused: list[RowPass] = []
     for row_pass in passes:

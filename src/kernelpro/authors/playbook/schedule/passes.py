@@ -1,4 +1,4 @@
-"""Passes over a row: which steps of a stage share a loop, and which values one pass caches for the next."""
+"""Passes over a row: which steps of a stage share a loop, and which values a pass caches for later ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXPENSIVE_OPS = frozenset(
     {"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div", "fmod"}
     | {"exp2", "exp_below_0", "gelu", "log1p_exp", "mish"}
 )
-"""Operations that cost more than reading their result from the nearest cache."""
+"""Operations that cost more than loading their result from the L1 cache."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ def split_into_passes(stage: Stage) -> list[RowPass]:
 
 
 def choose_cached(passes: list[RowPass]) -> None:
-    """Marks the values worth a buffer: several passes over the same loops compute them, and computing them
-    again takes an expensive operation or more than one load."""
+    """Marks the values that are worth caching: several passes over the same loops compute them, and computing
+    them again takes an expensive operation or more than one load."""
     for position, later in enumerate(passes):
         for node in _row_values(later):
             first = next(
@@ -96,14 +96,14 @@ def scans_of(roots: Iterable[Expr]) -> list[Expr]:
 
 
 def is_elementwise(stage: Stage) -> bool:
-    """Whether the stage has nothing but stores along the same loops, in any order."""
+    """Whether the stage only stores, in the same loops for all steps, and without scans or totals."""
     only_stores = len(stage.stores) == len(stage.steps)
     same_loops = len({step.loops for step in stage.steps}) == 1
     return only_stores and same_loops and not stage.totals and not scans_of(s.value for s in stage.steps)
 
 
 def loop_invariants(roots: Iterable[Expr], inner: set[LoopVar], available: Container[Expr]) -> list[Expr]:
-    """The largest subexpressions that do not vary with the inner loops: worth computing before the loop."""
+    """The largest subexpressions that do not vary with the inner loops and can be hoisted out of them."""
     invariants: dict[Expr, None] = {}
     stack = list(roots)
     while stack:
@@ -118,7 +118,7 @@ def loop_invariants(roots: Iterable[Expr], inner: set[LoopVar], available: Conta
 
 
 def _row_values(row_pass: RowPass) -> list[Expr]:
-    """The computed values that vary along the row, those nearest to the results first."""
+    """The computed values that vary along the row, those closest to the results first."""
     inner = set(row_pass.loops)
     values = [n for n in nodes_of(row_pass.roots) if n.variables & inner and n.op not in (*LEAVES, "cast")]
     return sorted(values, key=lambda node: -node.number)

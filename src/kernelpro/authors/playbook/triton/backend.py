@@ -27,7 +27,7 @@ _IMPORTS = "\nimport triton\nimport triton.language as tl\n"
 
 
 def write(program: Program, design: Design) -> str:
-    """Returns the candidate's source."""
+    """The candidate's source file. Raises NoProposal."""
     builder = TritonSourceBuilder(program, design.math)
     for number, (stage, stage_design) in enumerate(zip(program.stages, design.stages, strict=True)):
         builder.launches += python_module.library_lines(program, number)
@@ -49,7 +49,7 @@ def _stage_kernel(
     builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int
 ) -> StageKernel:
     if stage.has_guarded_stores:
-        raise NoProposal("the playbook stores parts of a result only from tiled products")
+        raise NoProposal("only the playbook's tiled products can store a part of their results")
     if not is_elementwise(stage):
         row_per_lane = design.order == "strips" and stage.rows > 1
         return (RowPerLane if row_per_lane else TritonRowKernel)(builder, stage, design, number)

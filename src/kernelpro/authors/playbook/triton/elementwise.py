@@ -1,4 +1,4 @@
-"""Triton kernels with a row per lane, and kernels for element-wise stages that transpose."""
+"""Triton kernels with one row per lane, and kernels for element-wise stages that transpose."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from kernelpro.authors.playbook.triton.syntax import (
 
 _TILE_SIDES = (16, 32, 64, 128)
 _MIN_TILE_SIDE = 4
-"""Elements in a row that make an access worth a tile: 16 bytes of float32."""
+"""Shorter loops are not worth a tile: this many float32 elements are 16 bytes."""
 _MAX_UNROLLED = 64
-"""Windows are unrolled up to this many elements in all passes. Triton took 100 s to compile 240."""
+"""Loops are unrolled up to this many elements in all passes. Triton took 100 s to compile 240."""
 
 
 class RowPerLane(StageKernel):
@@ -98,8 +98,8 @@ class RowPerLane(StageKernel):
 
 
 class TransposeTile(StageKernel):
-    """An element-wise stage that reads and writes along different loops: square tiles coalesce both. Where a
-    loop is shorter than a side, the tile is longer along the other one."""
+    """An element-wise stage that reads and writes along different loops: square tiles coalesce both. If one
+    loop is shorter than the side, the tile is longer along the other loop."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class TransposeTile(StageKernel):
 
 
 def find_transpose(stage: Stage) -> tuple[LoopVar, LoopVar] | None:
-    """The loops along which reads and writes are contiguous; None if they are the same."""
+    """The loops along which reads and writes are contiguous; None if both use the same loop."""
     writes = {_contiguous_loop(step.index, stage, step) for step in stage.stores}
     reads = [
         _contiguous_loop(node.data[1], stage, step)
@@ -180,8 +180,8 @@ def regroup_rows(stage: Stage, rows: int) -> Stage:
 
 
 def broadcast_rows(stage: Stage) -> int:
-    """The number of leading loops that an element-wise stage should treat as rows: something that it reads is
-    constant along the other loops, which are long. 0 if there is no such number."""
+    """How many leading loops of an element-wise stage should become rows, so that a value that it loads is
+    constant along the remaining loops, which are long. 0 if none."""
     loops = (*stage.outer, *stage.steps[0].loops)
     loads = nodes_of([step.value for step in stage.steps], "load")
     for rows in range(1, len(loops)):

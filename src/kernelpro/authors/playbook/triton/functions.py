@@ -1,6 +1,6 @@
-"""Triton source of functions that tl lacks, and faster versions of some that it has.
+"""Triton source of functions that `tl` lacks, and faster versions of some that it has.
 
-A candidate contains the functions that its kernels call.
+A candidate contains only the functions that its kernels call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
 def functions(used: set[str], math_mode: str) -> list[str]:
-    """The source of the functions in `used`, and of those that they call, for a math mode."""
+    """The source of the functions in `used` and of those that they call, in the version for the math mode."""
     versions = dict(FUNCTIONS)
     versions |= FAST if math_mode != "library" else {}
     versions |= APPROXIMATE if math_mode == "approximate" else {}
@@ -111,7 +111,8 @@ def divide(a, b):
         power="tl.exp2(-2.8853900817779268 * a)", quotient="libdevice.fast_dividef(1.0 - t, 1.0 + t)"
     ),
 }
-"""Accurate to a few ulp. `tl.exp` and `/` also handle denormals, and `tl.log` takes 27 instructions."""
+"""Accurate to a few ulp. Faster than `tl.exp` and `/`, which handle denormals, and `tl.log` (27
+instructions)."""
 
 APPROXIMATE: Mapping[str, str] = {
     "tanh_": """\
@@ -135,4 +136,4 @@ def log1p_(x):
     return libdevice.fast_logf(1.0 + x)
 """,
 }
-"""Accurate to float32's absolute error: results near zero have few significant digits."""
+"""With float32's absolute accuracy only: results near zero have few correct digits."""

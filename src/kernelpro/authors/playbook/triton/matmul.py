@@ -1,4 +1,4 @@
-"""Matrix products in Triton: tiles on tensor cores, fused with the steps before and after them."""
+"""Matrix products and convolutions in Triton: tiles on tensor cores, with fused prologue and epilogue."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from kernelpro.authors.playbook.triton.syntax import storage_type
 _MIN_TILE = 16
 """The smallest side of a tile on tensor cores."""
 _MAX_SHARED_BYTES = 232448
-"""Shared memory of a block on the GPUs that have most of it (227 KB)."""
+"""The most shared memory that a block can have on any GPU (227 KB)."""
 _MIN_TAP_TERMS = 32
-"""Terms of one tap that make a tile."""
+"""A tap needs a multiple of this many terms (channels), so that each tile of terms belongs to one tap."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
 def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
-    """The contraction with its columns along the contiguous loop of the results, and whether its sides were
-    swapped for that. Triton lets neighbouring threads access the last axis of a tile where it cannot prove
-    which one is contiguous."""
+    """The contraction with its columns along the contiguous loop of the results, and whether its operands
+    were swapped for that. If Triton cannot prove which axis of a tile is contiguous, neighbouring threads
+    access the last one."""
     match = find_contraction(stage)
     if match is None or stage.product or not stage.stores:
         return (match, False) if match else None
@@ -53,15 +53,16 @@ def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
 
 
 def _scalar_taps(match: Contraction) -> LoopVar | None:
-    """The loop over the taps of a convolution, if every tile of terms belongs to one tap: then positions are
-    checked once for each pixel instead of once for each term."""
+    """The loop over a convolution's taps (kernel elements), if every tile of terms belongs to one tap. Bounds
+    are then checked once for each pixel instead of once for each term. None if tiles span several taps."""
     if len(match.depth) < 2 or match.depth[-1].extent % _MIN_TAP_TERMS:
         return None
     return LoopVar("tap", iterations(match.depth[:-1]))
 
 
 class TritonMatmul:
-    """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
+    """The kernel of one matrix product. Steps that need only one element of it at a time form the
+    epilogue."""
 
     def __init__(
         self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -81,7 +82,7 @@ class TritonMatmul:
         self._printer.load_conditions = masked_loads(stage.expressions)
 
     def write(self) -> Stage | None:
-        """Adds the kernel. Returns the rest of the stage if it does not fit into the epilogue."""
+        """Add the kernel. If the stage's steps do not fit into the epilogue, returns them as a stage."""
         names, fused = name_product_elements(self._stage, variable(self._column), "acc")
         if fused:
             self._write(names, fused)
@@ -141,13 +142,13 @@ class TritonMatmul:
         return self._contraction.left.dtype != "float32"
 
     def _tile_tunable(self, name: str, size: int, extent: int, values: tuple[int, ...]) -> str:
-        """Declares a side of the tile, not larger than the product needs."""
+        """Declare a side of the tile as a tunable, limited to what the product needs."""
         maximum = max(power_of_two(extent), _MIN_TILE)
         size = max(min(size, maximum), _MIN_TILE)
         return self._builder.tunable(f"{name}{self._number}", size, [v for v in values if v <= maximum])
 
     def _tile_depths(self) -> tuple[int, tuple[int, ...]]:
-        """The terms that a tile may have: of one tap only, if taps are scalars."""
+        """The maximum depth of a tile, and the depths to try. With scalar taps, a tile belongs to one tap."""
         sizes = (32, 64, 128) if self._is_16_bit else (16, 32, 64)
         if not self._taps:
             return self._depth, sizes
@@ -161,7 +162,7 @@ class TritonMatmul:
 
     @property
     def _terms(self) -> int:
-        """The extent of a tile's axis of depth."""
+        """The number of terms that a tile's depth axis indexes: those of one tap if taps are scalars."""
         return self._depth // self._taps.extent if self._taps else self._depth
 
     def _masks_of(self, *axes: LoopVar) -> dict[LoopVar, str]:
@@ -171,7 +172,8 @@ class TritonMatmul:
         return [f"{self._masks[axis]} = {axis.name} < {axis.extent}"] if axis in self._masks else []
 
     def _tile_position(self) -> list[str]:
-        """Concurrent programs take tiles that share rows and columns, so that these stay in the L2 cache."""
+        """The position of the program's tile. Concurrent programs take tiles that share rows and columns, so
+        that these stay in the L2 cache."""
         lines = [
             f"tile = {self._builder.program_id()}",
             f"tiles_m = ({self._row.extent} + TILE_M - 1) // TILE_M",
@@ -193,8 +195,8 @@ class TritonMatmul:
 
     @property
     def _interleaves_batches(self) -> bool:
-        """Whether neighbouring elements of the result belong to different batches, so that these must run at
-        the same time."""
+        """Whether neighbouring elements of the result belong to different batches: their tiles should then
+        run at the same time."""
         return any(store.index.coefficient(var) == 1 for store in self._stage.stores for var in self._batches)
 
     @property
@@ -210,8 +212,8 @@ class TritonMatmul:
         }
 
     def _visible_tile(self) -> str:
-        """The condition under which a tile has a result that is not masked, as by torch.triu; empty if all
-        have."""
+        """The condition under which a tile has a result that no mask discards (as torch.triu does); empty if
+        the tile must always be computed."""
         if not self._stage.product or self._stage.reductions:
             return ""
         masked = masked_loads([step.value for step in self._stage.stores], "product")
@@ -282,7 +284,7 @@ class TritonMatmul:
         return lines
 
     def _store_product(self) -> str:
-        """Stores the tile for the kernels that follow."""
+        """Statement that stores the tile for the kernels that follow."""
         assert self._stage.product
         columns = self._column.extent
         batch = f"batch * {self._row.extent * columns} + " if self._batch.extent > 1 else ""

@@ -1,4 +1,4 @@
-"""Initial designs and moves for Triton."""
+"""Initial designs, moves and fallbacks for Triton."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from kernelpro.authors.playbook.triton.matmul import oriented_contraction
 from kernelpro.authors.playbook.triton.row_kernel import row_fits_registers
 
 _SATURATING_PROGRAMS = 512
-"""Programs that keep the largest GPUs busy: about four per multiprocessor."""
+"""Programs that keep the largest GPUs busy: about four for each multiprocessor."""
 _MIN_SPLIT_ELEMENTS = 1 << 20
-"""Below this size a stage is not worth a second kernel."""
+"""Smaller stages are not worth a second kernel."""
 _TILE_ELEMENTS = 4096
 """Elements that a program of 256 threads has in flight at once."""
 _FEW_ROWS = 64
-"""Rows of a product, such as output channels, that make one narrow tile."""
+"""Up to this many rows of a product, such as output channels, fit into one narrow tile."""
 _MIN_RESULTS = 64 * 64
 """Elements of the smallest tile of a matrix product."""
 
@@ -57,7 +57,7 @@ def seeds(program: Program) -> list[Seed]:
                 best,
             ),
             Seed(
-                "Half the threads and smaller tiles, with more of them at the same time.",
+                "The same with half the threads and smaller tiles, so that more programs run concurrently.",
                 apply_change(program, best, _fewer_threads) or best,
             ),
             Seed(
@@ -73,7 +73,7 @@ def seeds(program: Program) -> list[Seed]:
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
-    """Safer designs after a failure, the nearest first."""
+    """Safer designs after a failure, the most similar first."""
     small_tiles = design.with_all_stages(
         pipeline_stages=2, tile_m=64, tile_n=64, tile_k=32, threads=128, coarsening=1, split=1
     )
@@ -96,14 +96,14 @@ def _initial_design(stage: Stage) -> StageDesign:
 
 
 def _matmul_design(stage: Stage) -> StageDesign:
-    """The largest tiles that leave enough programs."""
+    """The largest tiles that leave enough programs to fill the device."""
     oriented = oriented_contraction(stage)
     assert oriented
     match = oriented[0]
     rows, columns, batch = iterations(match.rows), iterations(match.columns), iterations(match.batch)
     tile_m, tile_n, tile_k = (128, 128, 32) if match.left.dtype == "float32" else (128, 256, 64)
     if match.left.dtype == "float32" and rows <= _FEW_ROWS <= columns:
-        # on an H200 this was the best of four tiles on most convolutions with up to 64 output channels
+        # On an H200, this was the fastest of four tiles for most convolutions with up to 64 output channels.
         return StageDesign(
             order="tiles",
             cache_row=True,
@@ -162,14 +162,14 @@ def _row_design(stage: Stage) -> StageDesign:
 
 
 def _split_count(rows: int, width: int, chunk: int) -> int:
-    """Programs per row, so that they fill the device and each has at least a chunk."""
+    """The number of programs that share a row: enough to fill the device, with at least a chunk for each."""
     if rows >= _SATURATING_PROGRAMS // 2 or rows * width < _MIN_SPLIT_ELEMENTS:
         return 1
     return max(min(power_of_two(-(-_SATURATING_PROGRAMS // rows)), power_of_two(width // chunk), 64), 1)
 
 
 def _is_short_window(stage: Stage) -> bool:
-    """Whether rows have few elements, each used once: a row per thread is faster."""
+    """Whether rows have few elements, each used once: one row per thread is then faster."""
     if not stage.reductions or any(step.loops for step in stage.stores) or stage.row_width > 64:
         return False
     if nodes_of([step.value for step in stage.reductions], "row"):
@@ -178,7 +178,7 @@ def _is_short_window(stage: Stage) -> bool:
 
 
 def rows_are_contiguous(stage: Stage) -> bool:
-    """Whether most loads are contiguous across rows, not along them."""
+    """Whether most loads are contiguous across rows instead of along them."""
     across: list[bool] = []
     for step in stage.steps:
         for node in step.value.walk():
@@ -198,7 +198,7 @@ def _element_bytes(stage: Stage) -> int:
 
 
 def _per_matmul(change: TileChange) -> DesignChange:
-    """Applies a change to stages that are written as matrix products."""
+    """A change that applies to stages written as matrix products."""
     return per_stage(lambda stage, design: change(design) if is_matmul(stage, design) else None)
 
 
@@ -209,7 +209,7 @@ def _is_row_kernel(stage: Stage, design: StageDesign) -> bool:
 
 
 def _cache_row(stage: Stage, design: StageDesign) -> StageDesign | None:
-    """Adds threads where a whole row would not fit into the registers of those that read it in chunks."""
+    """Also adds threads if a whole row would not fit into the registers of the present ones."""
     if design.cache_row or not _is_row_kernel(stage, design) or is_elementwise(stage):
         return None
     if not row_fits_registers(stage):
@@ -265,7 +265,7 @@ def _fewer_threads(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _swap_order(stage: Stage, design: StageDesign) -> StageDesign | None:
-    """From rows that threads share to a row per thread, and back."""
+    """Switches between rows that threads share and one row per thread."""
     if is_elementwise(stage) or stage.rows == 1 or is_matmul(stage, design) or design.order == "tiles":
         return None
     if design.order == "rows":

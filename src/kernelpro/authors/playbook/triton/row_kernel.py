@@ -1,9 +1,9 @@
 """Triton kernels for rows with loops of their own: a tile has several rows and a chunk of each.
 
-A row that fits is kept in registers (`cache_row`). A longer one is read in chunks, once for each pass;
-reductions that depend on each other share a pass where they can (online_reductions.py). If there are too
-few rows to fill a GPU, several programs share a row (`split`): each pass with reductions becomes a kernel
-whose programs store partial results, and the next kernel combines them.
+A row that fits is kept in registers (`cache_row`). A longer row is read in chunks, once for each pass;
+reductions that depend on each other share a pass where possible (online_reductions.py). If there are too few
+rows to fill the GPU, several programs share a row (`split`). Each pass with reductions then becomes a kernel
+whose programs store partial results; the next kernel combines them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_TILE_ELEMENTS = 32768
 
 
 class TritonRowKernel(StageKernel):
-    """A program takes `coarsening` rows; with one row, the tile is 1-D and per-row values are scalars."""
+    """A program processes `coarsening` rows. With one row, the tile is 1-D and per-row values are scalars."""
 
     def __init__(self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int):
         super().__init__(builder, stage, design, number)
@@ -48,7 +48,7 @@ class TritonRowKernel(StageKernel):
         self._passes = split_into_passes(stage)
         all_loops = list(dict.fromkeys(row_pass.loops for row_pass in self._passes if row_pass.loops))
         self._columns: dict[tuple[LoopVar, ...], LoopVar] = {}
-        """The axis of the tile for the loops of each pass."""
+        """For the loops of each pass, the tile's axis along the row."""
         for position, loops in enumerate(all_loops):
             column = LoopVar("cols" if len(all_loops) == 1 else f"cols{position}", iterations(loops))
             self._columns[loops] = column
@@ -62,7 +62,7 @@ class TritonRowKernel(StageKernel):
         self._split = 1 if whole_row else power_of_two(design.split)
 
     def write(self) -> None:
-        """Adds one kernel, or one per pass with reductions if several programs share a row."""
+        """Add one kernel; if several programs share a row, also one for each pass with reductions."""
         self._declare_constants()
         names: Names = {}
         if self._split == 1:
@@ -86,7 +86,7 @@ class TritonRowKernel(StageKernel):
     # --- constants and kernels --------------------------------------------------------------------
 
     def _declare_constants(self) -> None:
-        """Declares the tunables, and the masks that their values require."""
+        """Declare the tunables, and the masks that some of their values require."""
         number, design, builder = self.number, self.design, self.builder
         threads = builder.tune_threads(number, design.threads)
         self._constants: dict[str, str] = {}
@@ -122,14 +122,15 @@ class TritonRowKernel(StageKernel):
         return not self._in_registers or fits or rows == self.design.coarsening
 
     def _lengths(self, column: LoopVar) -> Sequence[int]:
-        """Lengths of which the row needs a multiple: a chunk of each program that shares it."""
+        """Steps along the row for all values of the tunables: a chunk for each program that shares the row. A
+        row whose length is a multiple of all of them needs no mask."""
         if self._in_registers:
             return [power_of_two(column.extent)]
         splits = self.builder.tunables[f"SPLIT{self.number}"][1] if self._split > 1 else [1]
         return [size * split for size in self._chunk_sizes for split in splits]
 
     def _header(self, split: bool) -> list[str]:
-        """Declares the tile's axes; `split`: several programs share a row."""
+        """Lines that declare the tile's axes. `split`: several programs share a row."""
         block = "block // SPLIT" if split else "block"
         lines = [
             f"rows = {block}" if self._one_row else f"rows = {block} * ROWS + tl.arange(0, ROWS)[:, None]"
@@ -146,19 +147,19 @@ class TritonRowKernel(StageKernel):
         return f"{blocks} * {self._constants['SPLIT']}" if split else blocks
 
     def _add_partial_kernel(self, position: int, body: list[str]) -> None:
-        """Adds a kernel that stores partial results."""
+        """Add a kernel that stores partial results."""
         name, warps = f"stage{self.number}_part{position}", f"THREADS{self.number} // 32"
         body = [f"block = {self.builder.program_id()}", *self._header(split=True), *body]
         self.builder.add_kernel(name, body, self._constants, self._blocks(split=True), num_warps=warps)
 
     def _add_last_kernel(self, body: list[str], split: bool) -> None:
-        """Adds the kernel that computes the outputs and the totals."""
+        """Add the kernel that computes the outputs and the totals."""
         blocks = self._blocks(split)
         body, grid = self.loop_over_blocks(blocks, [*self._header(split), *body])
         self.launch(f"stage{self.number}", body, self._constants, blocks, grid)
 
     def _arange(self, length: int | str) -> str:
-        """Offsets along the row's axis of the tile."""
+        """Offsets along the tile's axis along the row."""
         return f"tl.arange(0, {length})" if self._one_row else f"tl.arange(0, {length})[None, :]"
 
     def _reduce_row(self, kind: str, text: str, value: Expr) -> str:
@@ -166,7 +167,7 @@ class TritonRowKernel(StageKernel):
         return self.printer.reduce(kind, text, value.dtype, 0 if self._one_row else 1, keep=not self._one_row)
 
     def _broadcast(self, text: str, value: Expr, loops: Iterable[LoopVar], length: str) -> str:
-        """Broadcasts a value that is constant along the row to the length of the tile."""
+        """The text of a value, broadcast to the length of the tile if it is constant along the row."""
         if value.variables & set(loops):
             return text
         shape = f"[{length}]" if self._one_row else f"[1, {length}]"
@@ -199,7 +200,7 @@ class TritonRowKernel(StageKernel):
         return lines
 
     def _emit_scan(self, scan: Expr, names: Names, length: str, carry: str = "") -> list[str]:
-        """The scan of the tile's elements, combined with the carry of earlier chunks."""
+        """Statements for the scan of the tile's elements, combined with the carry of earlier chunks."""
         kind, (arg,) = scan.data[0], scan.args
         lines = self.printer.statements([arg] if arg.op not in UNNAMED_OPS else [], names)
         operand = self.printer.reduce_operand(kind, arg, names)
@@ -211,7 +212,7 @@ class TritonRowKernel(StageKernel):
     def _reduce_input(
         self, row_pass: RowPass, step: ReduceStep, names: Names, length: str, masked_value: str = ""
     ) -> str:
-        """The operand of a reduction; masked elements have the identity element, or `masked_value`."""
+        """The operand of a reduction. Masked elements become the identity element, or `masked_value`."""
         operand = self.printer.reduce_operand(step.kind, step.value, names)
         text = self._broadcast(operand, step.value, row_pass.loops, length)
         mask = self.printer.masks.get(self._columns[row_pass.loops])
@@ -224,8 +225,8 @@ class TritonRowKernel(StageKernel):
     def _emit_chunked_pass(self, row_pass: RowPass, names: Names, column: LoopVar) -> list[str]:
         """A loop over the chunks of a row.
 
-        Accumulators are tiles that are reduced after the loop, except for an online maximum and the sums that
-        are rescaled with it: these are per-row values. A mean and its centered sum are updated per lane
+        Accumulators are tiles, reduced after the loop. Exceptions are an online maximum and the sums that are
+        rescaled with it, which are per-row values. A mean and its centered sum are updated per lane
         (Welford).
         """
         reductions, scans = row_pass.reductions, scans_of(row_pass.roots)
@@ -274,7 +275,7 @@ class TritonRowKernel(StageKernel):
         ]
 
     def _emit_chunk_scan(self, row_pass: RowPass, scan: Expr, names: Names) -> list[str]:
-        """The scan of a chunk, and the carry to the next one."""
+        """Statements for the scan of a chunk, and for the carry to the next chunk."""
         kind, carry = scan.data[0], f"carry{scan.number}"
         lines = self._emit_scan(scan, names, "CHUNK", carry)
         step = ReduceStep("", kind, scan.args[0], row_pass.loops)
@@ -282,7 +283,7 @@ class TritonRowKernel(StageKernel):
         return [*lines, f"{carry} = {combine(kind, carry, total)}"]
 
     def _update_accumulator(self, step: ReduceStep, text: str, is_maximum: bool) -> list[str]:
-        """Adds a chunk to an accumulator. An online maximum of -inf counts as 0 where it is subtracted."""
+        """Statements that add a chunk to an accumulator. An online maximum of -inf is subtracted as 0."""
         name = step.name
         if not is_maximum:
             return [f"{name} = {combine(step.kind, name, text)}"]
@@ -292,7 +293,7 @@ class TritonRowKernel(StageKernel):
         ]
 
     def _chunk_loop(self, column: LoopVar, body: list[str]) -> list[str]:
-        """The loop over the chunks of a row, or of the part of it that belongs to the program."""
+        """The loop over the chunks of a row, or of the program's part of it."""
         if self._split == 1:
             return [f"for start in range(0, {column.extent}, CHUNK):", *indented(body)]
         chunks = f"({column.extent} + CHUNK * SPLIT - 1) // (CHUNK * SPLIT)"
@@ -300,13 +301,13 @@ class TritonRowKernel(StageKernel):
         return [f"for chunk in range(0, {chunks}):", *indented([start, *body])]
 
     def _part_length(self, column: LoopVar) -> str:
-        """Elements of a row that belong to one program."""
+        """The length of one program's part of a row, a multiple of the chunk."""
         return f"(({column.extent} + CHUNK * SPLIT - 1) // (CHUNK * SPLIT) * CHUNK)"
 
     # --- online reductions ------------------------------------------------------------------------
 
     def _rescale_sum(self, row_pass: RowPass, step: ReduceStep, names: Names) -> list[str]:
-        """Adds a chunk to a sum that is rescaled when the maximum grows."""
+        """Statements that add a chunk to a sum that is rescaled when the maximum grows."""
         online = self._online[step.name]
         base = online.base.name
         inner_names = {**names, online.base_value: f"{base}_finite"}
@@ -326,7 +327,7 @@ class TritonRowKernel(StageKernel):
         ]
 
     def _merge_welford(self, mean: str, squares: str, value: Expr, column: LoopVar) -> list[str]:
-        """Combines the lanes: the sum of all elements, and the sum of squared deviations from their mean."""
+        """Combine the lanes to the sum of all elements and the sum of squared deviations from their mean."""
         lines, count, divisor = [], str(column.extent), f"{column.extent}.0"
         if self._split > 1:
             length = self._part_length(column)
@@ -346,7 +347,7 @@ class TritonRowKernel(StageKernel):
     # --- rows that several programs share ---------------------------------------------------------
 
     def _store_partials(self, row_pass: RowPass) -> list[str]:
-        """Stores the program's partial results of the pass's reductions."""
+        """Statements that store the program's partial results of the pass's reductions."""
         lines, mask = [], self.printer.masks.get(self.row, "")
         for step in row_pass.reductions:
             name, count = f"partial_{step.name}", f"{self.stage.rows} * {self._constants['SPLIT']}"
@@ -355,7 +356,8 @@ class TritonRowKernel(StageKernel):
         return lines
 
     def _load_partials(self, stored: list[RowPass], names: Names) -> list[str]:
-        """Combines the partial results of earlier kernels, and computes reductions without loops."""
+        """Statements that combine the partial results of earlier kernels, and compute reductions without
+        loops."""
         lines = [f"parts = {self._arange('SPLIT')}"] if stored else []
         mask = self.printer.masks.get(self.row)
         arguments = f", mask={mask}, other=0" if mask else ""

@@ -1,7 +1,6 @@
 """What the Triton kernels of all stages share: masks, per-row steps, and totals over all rows.
 
-The axes of a tile are variables of their own; the loops of the stage are expressed in them
-(TritonPrinter.loop_indices).
+A kernel's variables are the axes of its tile. TritonPrinter.loop_indices expresses the stage's loops in them.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from kernelpro.authors.playbook.triton.syntax import (
 )
 
 _MAX_TOTAL_PROGRAMS = 1024
-"""Programs that accumulate a total: enough to fill a GPU, few enough for one program to combine."""
+"""Most programs that accumulate a total: enough to fill a GPU, and few enough for one program to combine."""
 UNNAMED_OPS = ("const", "row", "total")
 """Expressions that are printed in place, without a variable of their own."""
 
 
 class StageKernel(ABC):
-    """The kernels of one stage, whose rows lie along one axis of the tile: `rows`."""
+    """The kernels of one stage. Its rows lie along one axis of the tile, `rows`."""
 
     row_shape: str
     """The shape of a per-row value."""
@@ -46,10 +45,10 @@ class StageKernel(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Adds the stage's kernels to the builder."""
+        """Add the stage's kernels to the builder."""
 
     def mask_rows(self, tile_sizes: Iterable[int]) -> list[str]:
-        """Declares the mask of the rows, unless all possible tile sizes divide their number."""
+        """Declare the mask of the rows, unless all possible tile sizes divide the number of rows."""
         if all(self.row.extent % size == 0 for size in tile_sizes):
             return []
         self.printer.masks[self.row] = "rows_mask"
@@ -60,7 +59,7 @@ class StageKernel(ABC):
         return self.printer.store(step.tensor, step.index, self.printer.text(step.value, names), names)
 
     def emit_row_steps(self, row_pass: RowPass, names: Names) -> list[str]:
-        """Steps without loops: one element per row."""
+        """Statements for steps without loops, which have one element per row."""
         lines = self.printer.statements(
             [root for root in row_pass.roots if root.op not in UNNAMED_OPS], names
         )
@@ -74,7 +73,7 @@ class StageKernel(ABC):
     # --- totals -----------------------------------------------------------------------------------
 
     def accumulate_totals(self, names: Names, condition: str = "") -> list[str]:
-        """Adds the program's rows to the totals; `condition` excludes programs."""
+        """Statements that add the program's rows to the totals, in programs that meet `condition`."""
         totals = self.stage.totals
         lines = self.printer.statements([t.value for t in totals if t.value.op not in UNNAMED_OPS], names)
         mask = " & ".join(part for part in (self.printer.masks.get(self.row, ""), condition) if part)
@@ -87,14 +86,14 @@ class StageKernel(ABC):
         return lines
 
     def start_totals(self) -> list[str]:
-        """Declares the accumulators of the totals."""
+        """Statements that declare the accumulators of the totals."""
         return [
             f"{t.name} = {initial_value(t.kind, accumulator_dtype(t.kind, t.value), self.row_shape)}"
             for t in self.stage.totals
         ]
 
     def store_totals(self) -> list[str]:
-        """Stores the program's partial result of each total."""
+        """Statements that store the program's partial result of each total."""
         lines = []
         for total in self.stage.totals:
             name, text = total.name, total.name
@@ -107,9 +106,9 @@ class StageKernel(ABC):
     def loop_over_blocks(self, blocks: str, body: list[str]) -> tuple[list[str], str]:
         """The body for all blocks of rows of a program, and the number of programs.
 
-        `block` is the current block. A program that accumulates totals has several blocks. An `if` checks
-        whether the last one exists: Triton's interpreter does not support a mask that is one value for the
-        whole tile.
+        In the body, `block` is the current block. If the stage has totals, a program loops over several
+        blocks, and an `if` checks that the last one exists: Triton's interpreter does not support a scalar
+        mask for a whole tile.
         """
         program_id = self.builder.program_id()
         if not self.stage.totals:
@@ -121,7 +120,7 @@ class StageKernel(ABC):
     def launch(
         self, name: str, body: list[str], constants: Mapping[str, str], blocks: str, grid: str
     ) -> None:
-        """Adds the kernel with the outputs and partial totals, and the kernel that combines the totals."""
+        """Add the kernel for outputs and partial totals, and the kernel that combines the totals."""
         if self.stage.totals:
             constants = {**constants, "BLOCKS": blocks, "PROGRAMS": grid}
         for total in self.stage.totals:
@@ -131,7 +130,7 @@ class StageKernel(ABC):
             self._combine_totals(grid)
 
     def _combine_totals(self, count: str) -> None:
-        """Adds the kernel that combines the partial results of `count` programs."""
+        """Add the kernel that combines the partial totals of `count` programs and runs the epilogue."""
         lines = ["offsets = tl.arange(0, BLOCK)"]
         for total in self.stage.totals:
             name, dtype = total.name, accumulator_dtype(total.kind, total.value)

@@ -23,9 +23,9 @@ _FUNCTIONS = {op: f"{op}_" for op in ("tanh", "expm1", "log1p", "round", "trunc"
 _FAST = {"exp": "exp_", "log": "log_", "div": "divide"}
 _APPROXIMATE = {op: f"{op}_" for op in APPROXIMABLE_FUNCTIONS}
 _FAST_BY_MODE: dict[str, dict[str, str]] = {"library": {}, "fast": _FAST, "approximate": _FAST | _APPROXIMATE}
-"""Functions of functions.py that replace Triton's own for float32, by the design's math mode."""
+"""By math mode: the functions of functions.py that replace Triton's own for float32."""
 _COMBINE_FUNCTIONS = {"prod": "multiply", "max": "maximum", "min": "minimum"}
-"""Functions for tl.reduce and tl.associative_scan. `tl.max` and `tl.min` drop NaN."""
+"""Functions for tl.reduce and tl.associative_scan; `tl.max` and `tl.min` would drop NaN."""
 _SMALLEST = {"int64": -(2**63), "int32": -(2**31), "int8": -128, "uint8": 0, "bool": False}
 _LARGEST = {"int64": 2**63 - 1, "int32": 2**31 - 1, "int8": 127, "uint8": 255, "bool": True}
 _PROMOTED_DTYPES = ("int8", "uint8", "bool")
@@ -33,22 +33,23 @@ _PROMOTED_DTYPES = ("int8", "uint8", "bool")
 
 
 def compute_type(dtype: str) -> str:
-    """The type in which values of a dtype are computed."""
+    """The Triton type in which values of a dtype are computed."""
     return "tl.float32" if dtype in ("float16", "bfloat16") else storage_type(dtype)
 
 
 def storage_type(dtype: str) -> str:
-    """The type of a dtype's elements in memory."""
+    """The Triton type of a dtype's elements in memory."""
     return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
 
 
 def accumulator_dtype(kind: str, value: Expr) -> str:
-    """The dtype of a reduction's accumulator: indices within a row need 64 bits only in sums and products."""
+    """The dtype of a reduction's accumulator. Indices within a row need 64 bits only in sums and products."""
     return "int32" if kind in ("max", "min") and _is_index(value) else value.dtype
 
 
 def _is_index(value: Expr) -> bool:
-    """Whether an int64 value is, or selects, an index within a row: those are printed as 32 bits."""
+    """Whether an int64 value is an index within a row, or selects one: the kernel computes these in 32
+    bits."""
     if value.dtype != "int64":
         return False
     if value.op in ("select", "min", "max"):
@@ -89,12 +90,12 @@ def combine(kind: str, a: str, b: str) -> str:
 
 
 def extremum(kind: str, a: str, b: str) -> str:
-    """The larger or smaller of two values. NaN wins, as in torch; Triton drops it unless it is told."""
+    """The larger or smaller of two values. NaN propagates, as in torch; Triton's default drops it."""
     return f"tl.{kind}imum({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
 
 
 class TritonPrinter(Printer):
-    """Prints expressions for one tile."""
+    """Prints expressions that compute a whole tile."""
 
     def __init__(self, program: Program, math_mode: str):
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
@@ -102,13 +103,13 @@ class TritonPrinter(Printer):
         self.loop_indices: dict[LoopVar, IndexExpr] = {}
         """The index along each loop of the stage, in terms of the tile's axes."""
         self.masks: dict[LoopVar, str] = {}
-        """Names of the masks of axes that run beyond the last element."""
+        """The names of masks, for axes that may run beyond the last element."""
         self.load_conditions: dict[Expr, Predicate] = {}
-        """Loads that a mask hides in part, and where their values are needed."""
+        """Loads of which a mask discards some elements, each with the predicate under which it is needed."""
         self.products: dict[str, tuple[IndexExpr, int]] = {}
-        """Matrix products that were stored to memory: the row index, and the number of columns."""
+        """For matrix products that were stored to memory: the row index, and the number of columns."""
         self.functions: set[str] = set()
-        """Functions of functions.py that were called."""
+        """Functions of functions.py that the printed code calls."""
         self.pointers: dict[str, None] = {}
         """Pointers that the current kernel uses, in order of first use."""
 
@@ -127,13 +128,14 @@ class TritonPrinter(Printer):
         return f"{name} = {text}"
 
     def must_be_named(self, node: Expr) -> bool:
-        """Loads get a variable: each is printed once."""
+        """Loads always get a variable, so that each is printed once."""
         return node.op == "load" or (node.op == "product" and node.data[0] in self.products)
 
     # --- loads and stores -------------------------------------------------------------------------
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
-        """Adds the terms of each tile axis first, so that few operations are done for the whole tile."""
+        """An index as text. It adds the terms of each tile axis first, so that few operations work on the
+        whole tile."""
         groups: dict[frozenset[LoopVar], list[tuple[Atom, int]]] = {}
         index = self.resolve(index)
         for atom, factor in index.terms:
@@ -169,7 +171,7 @@ class TritonPrinter(Printer):
         return " & ".join(self._axis_masks(resolved) + checks)
 
     def guard_conditions(self, guards: Sequence[Guard]) -> list[str]:
-        """The conditions under which the guards hold, without those that always do."""
+        """The comparisons of the guards, without those that are always true."""
         return [
             check
             for guard in guards
@@ -192,7 +194,7 @@ class TritonPrinter(Printer):
         return self._masked_load(pointer, node.data[1], names, tensor.size, node.dtype, conditions)
 
     def guarded_load(self, node: Expr, names: Names, conditions: Sequence[str]) -> str:
-        """As `raw_load`, where the conditions keep the index within the tensor."""
+        """Like `raw_load`, for conditions that already keep the index within the tensor."""
         pointer = python_module.argument_name(self._tensors[node.data[0]])
         text = self.load(pointer, self.index(node.data[1], names), node.dtype)
         mask = " & ".join([*conditions, *self._axis_masks(self.resolve(node.data[1]))])
@@ -225,7 +227,8 @@ class TritonPrinter(Printer):
         return super().text(node, names)
 
     def _load_condition(self, node: Expr) -> list[str]:
-        """Where the load is needed, rounded to 16-byte accesses: a finer mask would break vectorization."""
+        """The mask of elements that are needed, rounded to 16 bytes: a finer one would break
+        vectorization."""
         resolved, vector = self.resolve(node.data[1]), 16 // itemsize(node.dtype)
         axes = (atom for atom, factor in resolved.terms if isinstance(atom, LoopVar) and factor == 1)
         axis = next(axes, None)
