@@ -66,7 +66,9 @@ class StepProgress(RunEvent):
 
     kind: ClassVar[str] = "step"
     step: int
+    """Number of the step."""
     phase: StepPhase
+    """writing, judging, measuring_energy, profiling or final_judging; judged, profiled or settled."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Note(RunEvent):
 
     kind: ClassVar[str] = "note"
     text: str
+    """The message, in one line."""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class TuningPoint(Record):
     point: dict[str, int | float | str | bool]
     """Value by the name of the tunable."""
     status: Status
+    """`passed`, or how the point failed."""
     ms: float | None
     """Time of a call in ms; None if the point failed."""
     effort: Effort

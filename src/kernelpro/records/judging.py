@@ -315,6 +315,7 @@ class Verdict(Record):
     candidate: str
     """Name of the candidate, usually its file."""
     status: Status
+    """The decision."""
     reason: str
     """Why the status was given, in one line."""
     error: float | None = None

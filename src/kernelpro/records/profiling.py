@@ -33,11 +33,14 @@ class Bound(enum.StrEnum):
 
 
 class Severity(enum.StrEnum):
-    """How much the remedy of a finding gains."""
+    """The expected gain of a finding's remedy, in three steps."""
 
     HIGH = "high"
+    """At least 1.25x."""
     MEDIUM = "medium"
+    """At least 1.08x."""
     LOW = "low"
+    """Less."""
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,7 @@ class Evidence(Record):
     metric: str
     """What was measured, in words."""
     value: float
+    """The measured value."""
     threshold: float | None = None
     """The limit of `value` that triggers the diagnostic; None if there is none."""
     unit: str = ""
@@ -435,12 +439,13 @@ class Diagnosis(Record):
     """The result of `kernelpro profile`."""
 
     bound: Bound
-    """What limits a call. `kernelpro profile --json` prints it as `class`."""
+    """What limits a call."""
     confidence: Literal["high", "medium", "low"]
     """Confidence in `bound`."""
     why: str
     """The reason for `bound`, in words."""
     roofline: RooflinePosition
+    """Measured rates beside the peak rates of the device."""
     findings: tuple[Finding, ...] = ()
     """By expected gain; symptoms after their root causes, energy after speed."""
     skipped: tuple[Skipped, ...] = ()
