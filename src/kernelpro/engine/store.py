@@ -99,7 +99,7 @@ class RunStore:
         folder = runs_dir / run
         if not (folder / "run.db").is_file():
             names = ", ".join(sorted(path.parent.name for path in runs_dir.glob("*/run.db"))[-5:]) or "none"
-            raise BadInput(f"no run is called {run} in {runs_dir}; there are: {names}")
+            raise BadInput(f"there is no run {run} in {runs_dir}; existing runs: {names}")
         return cls(folder)
 
     def lock(self) -> None:

@@ -24,31 +24,36 @@ class WorkerArguments:
             metavar="SPOOL", help="A spool folder, or a file of jobs; default: read jobs from stdin."
         ),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="Exit when there are no more jobs.")] = False
+    once: Annotated[bool, typer.Option("--once", help="Exit when no job is left.")] = False
     time_limit: Annotated[
         float,
-        typer.Option(min=0, help="Exit within this many seconds, with no job half done; 0: no limit."),
+        typer.Option(
+            min=0,
+            help="Exit within this many seconds; jobs that would take longer stay in the spool. 0: no limit.",
+        ),
     ] = 0.0
     lease_timeout: Annotated[
         float,
-        typer.Option(min=1, help="Seconds without a heartbeat after which other workers take over the jobs."),
+        typer.Option(min=1, help="Seconds without a heartbeat after which other workers take its jobs over."),
     ] = 120.0
     gpu_name: Annotated[
         str, typer.Option(help="Use only devices whose name contains this text, such as H200.")
     ] = ""
     pack: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write the worker as one file that needs only Python and torch."),
+        typer.Option(
+            metavar="FILE", help="Write the worker as one file that needs only Python and torch, and exit."
+        ),
     ] = None
     sandbox: Annotated[
         Literal["auto", "namespaces", "landlock", "process"],
-        typer.Option(help="How candidates are isolated; auto takes the strongest that works."),
+        typer.Option(help="How to isolate candidates; auto selects the strongest level that works."),
     ] = "auto"
 
 
 @add_command(app, WorkerArguments)
 def worker(options: WorkerArguments) -> int:
-    """Run jobs of a spool, or JSON lines from stdin."""
+    """Run the jobs of a spool or a file, or jobs from stdin (one line of JSON each)."""
     from kernelpro.cli.spool import run_worker
 
     return run_worker(
@@ -111,7 +116,10 @@ class SpoolMergeOptions:
 
 @add_command(spool_app, SpoolMergeOptions)
 def merge(options: SpoolMergeOptions) -> int:
-    """Import results from another machine. Exit code 1: some were rejected; they are listed."""
+    """Import results from another machine.
+
+    Exit code 1: some results were rejected; the command lists them.
+    """
     from kernelpro.cli.spool import merge_results
 
     return merge_results(options.folder, options.sources)
