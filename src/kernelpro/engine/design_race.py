@@ -107,7 +107,7 @@ class RaceResults:
         if design is None or step.details.fingerprint in self._winners():
             return ""
         if design.ratio is None:
-            return f"it left the race of {len(self.designs)} designs: {design.status}: {design.reason}"
+            return f"it failed in a race of {len(self.designs)} designs: {design.status}: {design.reason}"
         return f"it took {design.ratio:.2f}x as long as the fastest of {len(self.designs)} designs in a race"
 
     def fastest(self, steps: Sequence[Step]) -> list[Step]:

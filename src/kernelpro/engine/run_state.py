@@ -147,7 +147,8 @@ class RunState(ABC):
         if self._steering.pinned and self._author_state.is_exhausted(
             self.tree, self._steering.forbidden(self.tree)
         ):
-            self._emit(Note(f"no idea is left below step {self._steering.pinned}: its pin is released"))
+            pinned = self._steering.pinned
+            self._emit(Note(f"the author has no idea left below step {pinned}: its pin is released"))
             self._store.add_event(NodePinned(0))
             self._steering.poll()
         for id, request in list(self._steering.pending.items()):

@@ -48,8 +48,8 @@ def validate(request: RunRequest) -> RunRequest:
     config = with_absolute_paths(request.config, request.runs_dir)
     if config.objective != "speed" and len(config.task.shapes) > 1:
         raise BadInput(
-            f"objective {config.objective}: energy is measured for one shape, and the task has "
-            f"{len(config.task.shapes)}: give the one with the most calls, or use objective speed"
+            f"objective {config.objective}: energy can be measured for one shape only, and the task has "
+            f"{len(config.task.shapes)}: keep the shape with the most calls, or use objective speed"
         )
     create_author(config, request.runs_dir / "unused")
     return replace(request, config=config)

@@ -232,7 +232,7 @@ class LocalPool(Pool):
             for worker, process, job in busy:
                 silence = time.monotonic() - worker.last_sign
                 if process and silence > silence_limit(job):
-                    worker.hang_reason = f"it gave no sign of life for {silence:.0f} s and was killed"
+                    worker.hang_reason = f"it sent nothing for {silence:.0f} s and was killed"
                     process.kill()
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class Tuning(Record):
 
 @dataclass(frozen=True)
 class JudgeData(Record):
-    """What a judge job returns beside the verdict."""
+    """What a judge job returns in addition to the verdict."""
 
     same_as: str = ""
     """The entry of `Job.judged_code` to which the candidate compiles. If set, there is no verdict."""
@@ -263,7 +263,7 @@ class Result(Record):
     profile: Profile | None = None
     """The result of a profile job."""
     data: JobData | None = None
-    """The result of any other job; for a judge job, what it returns beside the verdict."""
+    """The result of any other job; for a judge job, what it returns in addition to the verdict."""
     error: str | None = None
     """Why the job has no result; None if it has one."""
     lost: str = ""

@@ -167,7 +167,7 @@ class NoVerdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepDetails(Record):
-    """Further data of a step beside its verdict and diagnosis."""
+    """Further data of a step, in addition to its verdict and diagnosis."""
 
     fingerprint: str = ""
     """Hash of the source without comments and layout. Steps with the same hash are duplicates."""
@@ -224,7 +224,7 @@ class Step(Record):
     """None until the step is profiled."""
     details: StepDetails = field(default_factory=StepDetails)
     donor: int = 0
-    """The second kernel of a combination, beside the parent; 0: none."""
+    """The second kernel of a combination, in addition to the parent; 0: none."""
     pasted: bool = False
     """Whether the user wrote it while the run was under way. Such a step does not count as a candidate in the
     budget."""

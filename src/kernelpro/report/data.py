@@ -322,7 +322,7 @@ def _doubts(verdict: Verdict) -> list[str]:
     if verdict.sandbox not in ("", "namespaces"):
         doubts.append(
             f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: "
-            "its isolation depends on the authors of the candidates."
+            "trust this verdict only if you trust the authors of the candidates."
         )
     control = verdict.measurement.a_a
     if control and control.high - control.low > _NOISY:

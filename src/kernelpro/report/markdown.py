@@ -54,7 +54,7 @@ def _describe_run(data: ReportData) -> str:
         f"{wording.format_duration(cost.device_seconds)} on the device{f' ({uses})' if uses else ''}"
     )
     return (
-        f"Run {run.id} on {run.target}{device}, precision {run.precision or 'as the task has it'}; "
+        f"Run {run.id} on {run.target}{device}, precision {run.precision or 'of the task'}; "
         f"{cost.candidates} candidates{outcomes}, {wording.format_duration(cost.wall_seconds)} of work, "
         f"{device_time}; {wording.describe_cost(cost.models)}{sandbox}."
     )
