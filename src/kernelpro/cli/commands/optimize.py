@@ -37,7 +37,7 @@ class OptimizeOptions(JsonOptions, RunsDirOptions, SearchRunOptions, ShapeOption
 
 @add_command(app, OptimizeOptions)
 def optimize(options: OptimizeOptions) -> int:
-    """Search for a faster kernel. TASK is the only argument that it needs.
+    """Search for a faster kernel for a task.
 
     Without --model, it uses a provider whose API key is set, else the playbook.
     Ctrl-C stops the search at any time; `kernelpro resume RUN` continues it.

@@ -28,7 +28,7 @@ class UiOptions(RunsDirOptions):
 
 @add_command(app, UiOptions)
 def ui(options: UiOptions) -> int:
-    """Serve a page on which you watch runs while they work, and steer them."""
+    """Serve a web page on which you watch runs while they work, and steer them."""
     from kernelpro.cli.ui import serve_page
 
     return serve_page(options)

@@ -10,7 +10,7 @@ import typer
 from kernelpro.cli.commands.app import app
 from kernelpro.cli.options import JsonOptions, add_command
 
-spool_app = typer.Typer(no_args_is_help=True, help="Manage a spool: a folder of jobs and results.")
+spool_app = typer.Typer(no_args_is_help=True, help="Manage a spool: a folder of jobs for workers elsewhere.")
 app.add_typer(spool_app, name="spool")
 
 
@@ -53,7 +53,7 @@ class WorkerArguments:
 
 @add_command(app, WorkerArguments)
 def worker(options: WorkerArguments) -> int:
-    """Run the jobs of a spool or a file, or jobs from stdin (one line of JSON each)."""
+    """Run the jobs of a spool or of a file, or jobs from stdin (one line of JSON each)."""
     from kernelpro.cli.spool import run_worker
 
     return run_worker(
@@ -97,7 +97,7 @@ class SpoolPackOptions:
 
 @add_command(spool_app, SpoolPackOptions)
 def pack(options: SpoolPackOptions) -> int:
-    """Write the open jobs to one file, to run on another machine with `kernelpro worker FILE --once`."""
+    """Write the open jobs to one file, for another machine: `kernelpro worker FILE --once` runs them."""
     from kernelpro.cli.spool import pack_jobs
 
     return pack_jobs(options.folder, options.out)
