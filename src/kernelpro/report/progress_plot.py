@@ -56,7 +56,7 @@ def plot_svg(
         else:
             style = f'fill="none" stroke="{_FAILED}"'
             parts.append(svg.circle(x(point.step), TOP + 6, 2.6, style))
-    return svg.document(title, "step", "milliseconds a call, log", parts)
+    return svg.document(title, "step", "ms per call (log scale)", parts)
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -44,7 +44,7 @@ def plot_svg(position: RooflinePosition, title: str) -> str:
         svg.circle(x(intensity), y(rate), 6, f'fill="{_DOT}"'),
         svg.label(x(intensity) + shift, y(rate) + 4, text, anchor, _DOT),
     ]
-    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+    return svg.document(title, "operations per byte", "TFLOP/s", parts)
 
 
 def plot_path_svg(chart: RooflineChart, title: str) -> str:
@@ -83,7 +83,7 @@ def plot_path_svg(chart: RooflineChart, title: str) -> str:
         if is_winner or stop.kind == "baseline" or height + 4 < place - 13:
             place = min(height + 4, place - 13)
             parts.append(svg.label(at + shift, place, f"{stop.label}: {stop.ms:.4g} ms", anchor, color))
-    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+    return svg.document(title, "operations per byte", "TFLOP/s", parts)
 
 
 def _decade_below(value: float) -> float:
