@@ -106,7 +106,7 @@ def test_a_task_that_cannot_be_scored(tmp_path: Path) -> None:
 
 
 def test_an_unknown_run_and_a_bad_format_are_one_line_each(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no run is called nobody"):
+    with pytest.raises(BadInput, match="there is no run nobody"):
         write_report(ReportOptions(run="nobody", runs_dir=str(tmp_path)))
     done = kernelpro(tmp_path, "report", "nobody", "--format", "pdf")
     assert done.returncode == 2 and "'pdf' is not one of 'html', 'md', 'json'" in done.stderr

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
+import re
+import sys
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,28 +111,112 @@ def cli() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def field_table(kind: type) -> Iterator[str]:
-    """The fields of a record with their types and docstrings, read from its source."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    (definition,) = tree.body
+JSON_RECORDS = (
+    records.Verdict,
+    records.Diagnosis,
+    records.Outcome,
+    schema.ReportData,
+    schema.RunSummary,
+    schema.VerdictSummary,
+    schema.StepSummary,
+)
+PRINTED_EVENTS = (
+    events.RunStarted,
+    events.TaskMeasured,
+    events.StepChosen,
+    events.StepProgress,
+    events.JobProgress,
+    events.Note,
+)
+"""The events that the engine passes to callbacks; all others are only stored."""
+
+
+def members(kind: type) -> Iterator[tuple[ast.stmt, str]]:
+    """The statements in a class's body, each with the docstring that follows it."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
-    yield "| field | type | meaning |\n|---|---|---|"
     for item, following in zip(definition.body, [*definition.body[1:], ast.Pass()], strict=True):
-        if not isinstance(item, ast.AnnAssign) or "ClassVar" in ast.unparse(item.annotation):
-            continue
         text = ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            text = " ".join(str(following.value.value).split())
-        shown = ast.unparse(item.annotation).replace("'", "").replace("|", "\\|")
-        yield f"| `{ast.unparse(item.target)}` | {shown} | {text.replace('|', chr(92) + '|')} |"
+            text = " ".join(str(following.value.value).split()).replace("|", "\\|")
+        yield item, text
 
 
-def record(kind: type, title: str = "") -> Iterator[str]:
-    """A record: its name, its docstring, its fields."""
-    yield f"\n## {title or kind.__name__}\n"
+def has_section(value: Any) -> bool:
+    """Whether a type of the JSON formats has a section of its own."""
+    return isinstance(value, type) and issubclass(value, (records.Record, enum.Enum))
+
+
+def shown_type(annotation: ast.expr, kind: type, page: str) -> str:
+    """An annotation of a class as text: choices are listed, and records are links to their section."""
+
+    def shown_name(match: re.Match[str]) -> str:
+        value = getattr(sys.modules[kind.__module__], match[0], None)
+        if value is records.PartKind:
+            return f"[{match[0]}](time-account.md)"
+        if typing.get_origin(value) is Literal:
+            return f"Literal[{', '.join(map(str, typing.get_args(value)))}]"
+        return f"[{match[0]}]({page}#{title_of(value).lower()})" if has_section(value) else match[0]
+
+    text = ast.unparse(annotation).replace("'", "").replace("|", "\\|")
+    return re.sub(r"\b[A-Z]\w+", shown_name, text)
+
+
+def fields(kind: type, page: str = "") -> Iterator[tuple[str, str, str]]:
+    """Name, type and docstring of each field of a record."""
+    for item, text in members(kind):
+        if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation):
+            yield ast.unparse(item.target), shown_type(item.annotation, kind, page), text
+
+
+def title_of(kind: Any) -> str:
+    """The title of a record's section."""
+    return "Report" if kind is schema.ReportData else str(getattr(kind, "__name__", ""))
+
+
+def record(kind: type, page: str = "") -> Iterator[str]:
+    """A record: its name, its docstring, its fields. `page`: where the records that it contains are."""
+    yield f"\n## {title_of(kind)}\n"
     yield prose(kind.__doc__ or "")
     yield ""
-    yield from field_table(kind)
+    if issubclass(kind, enum.Enum):
+        yield "| value | meaning |\n|---|---|"
+        for item, text in members(kind):
+            if isinstance(item, ast.Assign) and isinstance(item.value, ast.Constant):
+                yield f"| `{item.value.value}` | {text} |"
+        return
+    yield "| field | type | meaning |\n|---|---|---|"
+    for name, shown, text in fields(kind, page):
+        yield f"| `{name}` | {shown} | {text} |"
+
+
+def with_contained(kinds: Iterable[type]) -> list[type]:
+    """These records, then all records and enums that they contain."""
+    ordered, waiting = dict.fromkeys(kinds), list(kinds)
+    while waiting:
+        kind = waiting.pop(0)
+        hints = list(typing.get_type_hints(kind).values()) if issubclass(kind, records.Record) else []
+        while hints:
+            hint = hints.pop(0)
+            hints += typing.get_args(hint)
+            if has_section(hint) and hint not in ordered:
+                ordered[hint] = None
+                waiting.append(hint)
+    return list(ordered)
+
+
+def event_table() -> Iterator[str]:
+    """The lines of `optimize --json`, each with its fields."""
+    yield "\n## Events\n"
+    yield "Each line has a field `event` with its kind, and the following fields.\n"
+    yield "| event | field | meaning |\n|---|---|---|"
+    for kind in PRINTED_EVENTS:
+        yield f"| `{kind.kind}` | | {' '.join((kind.__doc__ or '').split())} |"
+        for name, _, text in fields(kind):
+            yield f"| | `{name}` | {text} |"
+    yield "| `outcome` | | The run has ended. The fields are those of [Outcome](#outcome). |"
+    yield "| `report` | | The report has been written. |"
+    yield "| | `path` | Path of the file. |"
 
 
 def json_page() -> str:
@@ -141,23 +227,13 @@ def json_page() -> str:
         "| command | output |",
         "|---|---|",
         "| `judge --json` | one [Verdict](#verdict) per line |",
-        "| `profile --json` | one object: the fields of [Diagnosis](#diagnosis), `guidance` and `seconds` |",
+        "| `profile --json` | one object: the fields of [Diagnosis](#diagnosis), with `bound` under the name "
+        "`class`; `guidance` (the text) and `seconds` (by stage) |",
         "| `optimize --json`, `resume --json` | one [event](#events) per line |",
         "| `report --format json` | one [report](#report) |",
     ]
-    for kind in (records.Verdict, records.Interval, records.Energy, records.Diagnosis, records.Finding):
-        lines += record(kind)
-    for kind in (records.AccountPart, records.Evidence, records.Gain, records.Skipped):
-        lines += record(kind)
-    for kind in (records.Measurement, records.Environment):
-        lines += record(kind)
-    lines += ["\n## Events\n", "`event` names the kind; the other fields follow from it.", ""]
-    lines += ["| event | fields | meaning |", "|---|---|---|"]
-    for kind in events.RunEvent.__subclasses__():
-        names = [f"`{name}`" for name in kind.__dataclass_fields__ if name != "kind"]  # type: ignore[attr-defined]
-        lines.append(f"| `{kind.kind}` | {', '.join(names)} | {' '.join((kind.__doc__ or '').split())} |")
-    lines += record(schema.ReportData, "Report")
-    for kind in (schema.RunSummary, schema.VerdictSummary, schema.StepSummary):
+    lines += event_table()
+    for kind in with_contained(JSON_RECORDS):
         lines += record(kind)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -179,14 +255,14 @@ def python_page() -> str:
         parameters = inspect.signature(function).parameters.values()
         lines += [f"{function.__name__}(", *(f"    {parameter}," for parameter in parameters), ")", "```\n"]
         lines += [prose(function.__doc__ or "")]
-    lines += record(OptimizationResult)
+    lines += record(OptimizationResult, "json.md")
     lines += ["", "| property | meaning |", "|---|---|"]
     for name, value in vars(OptimizationResult).items():
         if isinstance(value, property):
             lines.append(f"| `{name}` | {' '.join((value.__doc__ or '').split())} |")
     lines += ["\n### module\n", prose(OptimizationResult.module.__doc__ or "")]
     for kind in (records.Options, records.Limits):
-        lines += record(kind)
+        lines += record(kind, "json.md")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -164,10 +164,10 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
         Limits(1),
     )
 
-    assert f"(questions: {tmp_path}/questions/here-1__*.md); when they are there" in first.stderr
+    assert f"(questions: {tmp_path}/questions/here-1__*.md); when they have arrived" in first.stderr
     waiting.with_name("here-1__step-1__design.answer.md").write_text("It is fine as it is.\n")
     again = kernelpro(tmp_path, "optimize", str(BAD / "task.py"), *options, *asked)
-    assert again.returncode == 3 and "continuing run here-1 of the same command" in again.stderr
+    assert again.returncode == 3 and "continuing run here-1, which the same command started" in again.stderr
     assert (
         "the last answer was malformed" in again.stderr
         and "measuring its baselines" not in again.stderr.split("continuing run")[0]

@@ -203,7 +203,7 @@ def test_a_run_is_deleted_unless_somebody_works_on_it(
         "t-2",
         "t-3",
     }
-    with pytest.raises(BadInput, match="no run is called t-1"):
+    with pytest.raises(BadInput, match="there is no run t-1"):
         delete_runs(RunsOptions(delete=["t-1"], runs_dir=str(tmp_path)))
 
 

@@ -79,7 +79,7 @@ def test_trees_are_added_listed_and_removed(root: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"query": "x", "uses": "y"}, "give only one of query, uses"),
+        ({"query": "x", "uses": "y"}, "QUERY and --uses exclude each other: give only one of them"),
         ({"query": "x", "glob": "*.h"}, "--glob needs"),
         ({"add": "mine"}, "give NAME=PATH"),
         ({"outline": "missing.cu"}, "no such file"),

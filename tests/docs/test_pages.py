@@ -50,6 +50,11 @@ def test_the_generated_reference_is_up_to_date() -> None:
         assert (script.parent / name).read_text() == page(), f"run: python {names(script)}"
 
 
+def test_every_field_of_the_json_formats_is_explained() -> None:
+    rows = (ROOT / "docs" / "reference" / "json.md").read_text().splitlines()
+    assert not [row for row in rows if row.endswith("|  |")]
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 

@@ -94,7 +94,7 @@ def test_only_the_fastest_is_judged_and_every_other_design_says_why_not(tmp_path
     steps = store.steps()
     assert [step.state for step in steps] == ["lost race", "lost race", "lost race", "passed"]
     assert steps[0].note == "it took 1.80x as long as the fastest of 4 designs in a race"
-    assert steps[2].note == "it left the race of 4 designs: wrong: off by one"
+    assert steps[2].note == "it failed in a race of 4 designs: wrong: off by one"
     assert outcome.best == 4 and lab.kinds.count("judge") == 1
     assert outcome.reason == "the budget of 1 candidates is spent", "those that lost use up none"
 

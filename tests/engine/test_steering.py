@@ -209,7 +209,7 @@ def test_a_pin_is_released_when_no_idea_is_left_below_it(tmp_path: Path) -> None
 
     outcome = work(store, Stuck(Requests(store, {4: [NodePinned(1)]})))
     notes = [event.text for _, event in store.events() if isinstance(event, Note)]
-    assert "no idea is left below step 1: its pin is released" in notes
+    assert "the author has no idea left below step 1: its pin is released" in notes
     assert "budget of 8 candidates" in outcome.reason, "the search went on elsewhere"
 
 

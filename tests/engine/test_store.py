@@ -47,7 +47,7 @@ def test_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
 
 
 def test_an_unknown_run_names_those_there_are(store: RunStore) -> None:
-    with pytest.raises(BadInput, match=r"no run is called other .* there are: demo-1"):
+    with pytest.raises(BadInput, match=r"there is no run other .* existing runs: demo-1"):
         RunStore.open(store.folder.parent, "other")
 
 

@@ -316,6 +316,7 @@ def test_what_parent_and_child_share_has_one_size_and_no_memory() -> None:
     region.close()
 
 
+@pytest.mark.skipif(platform.machine() != "aarch64", reason="only torch's allocator on ARM returns memory")
 def test_memory_of_a_call_is_still_there_for_the_next_one(launcher: SandboxLauncher) -> None:
     """Calls are judged with pauses between them; a program makes one after the other."""
     process = launcher.start("build", LIMITS)

@@ -85,7 +85,7 @@ def test_buttons_do_what_they_say(tmp_path: Path, page: Browser) -> None:
     page.open(write(made_runs.won(tmp_path)))
     page.value("document.querySelector('[data-by=time]').click()")
     assert page.value("document.querySelector('[data-by=time]').getAttribute('aria-pressed')") == "true"
-    assert "time of work" in page.value("document.querySelector('#chart-progress').textContent")
+    assert "working time" in page.value("document.querySelector('#chart-progress').textContent")
     page.value("document.querySelector('[data-copy=winner-source]').click()")
     page.value("location.hash = '#step-3'; new Promise((done) => setTimeout(done, 100))")
     assert page.value("document.querySelector('#step-3').open") is True

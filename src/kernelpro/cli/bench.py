@@ -43,7 +43,7 @@ from kernelpro.suites import (
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 _QUIET_SECONDS = 30.0
-"""Off a terminal, the stage of a problem is printed after this many seconds without a line."""
+"""Without a terminal: after this many seconds without output, the stage of a problem is printed."""
 
 JobKeys = dict[tuple[int, int], list[str]]
 """The keys of results, by level and number of the problem."""
@@ -64,7 +64,7 @@ class _Bench:
         return self._search() if _is_search(self.options) else self._judge()
 
     def results(self) -> list[LoggedResult]:
-        """The results that are there."""
+        """All results so far."""
         results = self.log.entries
         return [results[key] for keys in self.keys.values() for key in keys if key in results]
 
@@ -97,8 +97,9 @@ class _Bench:
         return outstanding
 
     def _jobs(self, files: kernel_files.KernelFiles | None) -> list[judging.BenchJob]:
-        """A judgement of each kernel. A problem without a kernel is probed, without compiled baselines: the
-        probe decides whether it counts. Without files, a probe of each problem."""
+        """The jobs of the benchmark. Without files: a probe of each problem. With files: a judgement of each
+        kernel, and for a problem without a kernel a probe without compiled baselines, which decides whether
+        the problem counts."""
         if files is None:
             return [judging.BenchJob(problem, self.target, self.judge_options) for problem in self.problems]
         probe_options = replace(
@@ -128,7 +129,7 @@ class _Bench:
                     self.log.add(LoggedResult(key, Result(key, verdict=verdict)))
 
     def _search(self) -> int:
-        """Problems are independent: nothing is learned from one for the next."""
+        """Search all problems. They are independent: no search learns from another."""
         options, folder = self.options, self.log.folder / "runs"
         config, choice = make_run_config(options, self.problems[0].task, self.judge_options, knowledge=False)
         config = session.validate(session.RunRequest(config, folder, self.target)).config
@@ -201,12 +202,13 @@ def _is_search(options: BenchOptions) -> bool:
 
 
 def _judges_published(options: BenchOptions) -> bool:
-    """Whether the kernels of the collection are judged; its references can be probed or searched, too."""
+    """Whether this command judges the published kernels of the suite. With --probe, --model
+    or --author it uses only their references."""
     return published.is_published(options.suite) and not (options.probe or _is_search(options))
 
 
 def _find_published(options: BenchOptions, target: Target) -> list[published.PublishedKernel]:
-    """The kernels of a collection; empty for a suite without kernels."""
+    """The published kernels of the suite; empty if it has none."""
     if not published.is_published(options.suite):
         return []
     return published.find_published(
@@ -270,7 +272,7 @@ def _list_problems(options: BenchOptions) -> int:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends a benchmark as Ctrl-C does, so that its workers are stopped."""
+    """Handle SIGTERM like Ctrl-C, so that the workers are stopped."""
 
     def interrupt(number: int, frame: Any) -> None:
         # asyncio has its own handler; it is not callable if SIGINT is ignored, as in the background of a
@@ -382,7 +384,8 @@ def _print(text: str) -> None:
 
 
 class _Progress:
-    """Progress on stderr: one line that changes on a terminal, else a line when a problem starts or ends."""
+    """Progress on stderr. On a terminal it is one line that is updated; otherwise a line is printed when a
+    problem starts or ends."""
 
     def __init__(self, total: int, missing: int):
         self._total, self._done = total, total - missing
@@ -395,7 +398,7 @@ class _Progress:
             _print(f"{self._done} of {total} have a result already")
 
     def stage(self, problem: str, stage: str) -> None:
-        """Show the stage of a problem; off a terminal only when it starts, or after a while."""
+        """Show the stage of a problem; without a terminal, only when it starts or after a silence."""
         if self._status:
             self._status.update(f"{self._done} of {self._total} done; {problem}: {stage}")
             return
@@ -406,7 +409,7 @@ class _Progress:
                 self._print_line(f"{problem}: {stage}")
 
     def note(self, line: str) -> None:
-        """Print a line above the one that changes."""
+        """Print a line above the progress line."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def done(self, problem: str) -> None:

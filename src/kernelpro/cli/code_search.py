@@ -12,17 +12,26 @@ from kernelpro.code_search import index, queries, trees
 from kernelpro.code_search.queries import SearchAnswer
 from kernelpro.records import BadInput
 
-_QUESTIONS = ("query", "outline", "read", "definition", "uses", "add", "remove")
+_ACTIONS = {
+    "query": "QUERY",
+    "outline": "--outline",
+    "read": "--read",
+    "definition": "--def",
+    "uses": "--uses",
+    "add": "--add",
+    "remove": "--remove",
+}
+"""The options that select an action, by field."""
 
 
 def search_code(options: CodeSearchOptions) -> int:
     """Answer one question about a source tree; return 0 if something was found, else 1."""
-    questions = [name for name in _QUESTIONS if getattr(options, name) is not None]
-    if len(questions) > 1:
-        raise BadInput(f"give only one of {', '.join(questions)}")
+    actions = [option for name, option in _ACTIONS.items() if getattr(options, name) is not None]
+    if len(actions) > 1:
+        raise BadInput(f"{' and '.join(actions)} exclude each other: give only one of them")
     if options.glob and not (options.regex or options.exact):
         raise BadInput("--glob needs --regex or --exact")
-    if not questions:
+    if not actions:
         return _list_trees(options.json)
     if options.add is not None:
         name, equals, path = options.add.partition("=")

@@ -1,7 +1,7 @@
 """The live display of a run: the best kernel, the budget, current work, and the latest steps.
 
-On a terminal it is a panel, drawn four times a second from the state of the engine. Elsewhere it is one line
-for each completed step. Events only tell which work is in progress.
+On a terminal it is a panel, redrawn four times a second from the state of the engine; events only tell which
+work is in progress. Without a terminal, one line is printed for each completed step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernelpro.report.reproduce import runs_dir_option
 
 _MAX_STEPS = 14
 _OTHER_LINES = 9
-"""Lines of the panel beside the steps."""
+"""Lines of the panel other than the steps."""
 
 
 class Display:
@@ -37,7 +37,7 @@ class Display:
         self._console = Console(stderr=True)
         self._engine: Engine | None = None
         self._active: dict[str, tuple[str, float]] = {}
-        """By job: its stage, and when that began."""
+        """By job: its stage, and when the stage began."""
         self._live: Live | None = None
         if self._console.is_terminal and not as_json:
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._panel)
@@ -133,7 +133,8 @@ class Display:
         )
 
     def _steps(self, engine: Engine) -> Group:
-        """Columns of fixed width, so nothing moves; the plan takes the rest of the line."""
+        """The latest steps. Columns have a fixed width, so that nothing moves; the plan takes the rest of the
+        line."""
         room = max(3, min(_MAX_STEPS, self._console.size.height - _OTHER_LINES))
         best = engine.tree.best().id
         lines = [_row("step", "from", "action", "author", "status", "ms", "x", "plan", style="dim")]

@@ -1,4 +1,4 @@
-"""`kernelpro doctor`: what this machine can do, and how to enable what is missing."""
+"""`kernelpro doctor`: reports what this machine supports, and how to enable what is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_machine(options: DoctorOptions) -> int:
 
 
 def calibrate_energy(options: DoctorOptions) -> int:
-    """Print what the energy counter can resolve; return 1 if there is none."""
+    """Calibrate the energy counter and print its resolution; return 1 if there is no counter."""
     with local.LocalPool("auto") as pool:
         result = pool.run(Job("energy", "energy", target=options.target))
     calibration = result.data
@@ -78,7 +78,7 @@ def calibration_text(calibration: EnergyData) -> str:
 
 
 class Check(NamedTuple):
-    """One thing that a machine has or lacks."""
+    """The state of one feature of this machine."""
 
     what: str
     state: Literal["ok", "weak", "missing"]

@@ -17,8 +17,8 @@ _BUDGET_OPTION = re.compile(r"No such option:? --(candidates|dollars|tokens|wall
 
 
 def run_reporting_errors(run: Callable[[], int | None]) -> int:
-    """Run a command; return its exit code: 2 for bad input, 3 for outstanding results, 4 for a bug of
-    KernelPro, 130 if interrupted."""
+    """Run a command, print its errors, and return its exit code: the command's own, or 2 for bad input, 3 for
+    outstanding results, 4 for a bug of KernelPro, 130 if interrupted."""
     from kernelpro.pools.pool import ResultPending
     from kernelpro.records import BadInput, InternalError
     from kernelpro.records.base import describe_bug
@@ -37,7 +37,7 @@ def run_reporting_errors(run: Callable[[], int | None]) -> int:
             print_error(message)
         return 2
     except ResultPending as error:
-        print_error(f"{error}; run the same command again when the result is there")
+        print_error(f"{error}; run the same command again when the result has arrived")
         return 3
     except InternalError as error:
         print_error(str(error))
@@ -47,7 +47,7 @@ def run_reporting_errors(run: Callable[[], int | None]) -> int:
         return 2
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BrokenPipeError:  # the program that read our output has ended, as in `kernelpro show RUN | head`
+    except BrokenPipeError:  # the reader of the output has ended, as in `kernelpro show RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except ModuleNotFoundError:

@@ -73,10 +73,10 @@ def judge_candidates(options: JudgeOptions) -> int:
 
 
 def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[BadInput]]:
-    """The verdicts that are there, each shown as soon as it arrives, and the errors of jobs without a
-    verdict.
+    """Run the jobs. Returns the verdicts that have arrived and the errors of jobs without a verdict; each
+    verdict is printed at once.
 
-    An error concerns the task or the machine: the other candidates may still be judged.
+    An error concerns the task or the machine; the other candidates are still judged.
     """
     console, paths = Console(stderr=True), options.candidates
     verdicts: list[Verdict] = []
@@ -122,7 +122,7 @@ def _print_verdict(verdict: Verdict, as_json: bool) -> None:
 
 
 _SECONDS_BETWEEN_LINES = 10.0
-"""Between two lines about the progress, where stderr is no terminal."""
+"""Shortest time between two lines of progress if stderr is not a terminal."""
 _LEGEND = (
     "ms: median time of a call; x NAME: speed-up over that baseline [95 % interval]; error: largest relative "
     "error ||output - oracle|| / ||oracle||; of floor: share of the fastest speed that the hardware allows; "
@@ -136,7 +136,7 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
     baselines = sorted({name for verdict in verdicts for name in verdict.speedup}, key=BASELINES.index)
     environment = next((verdict.environment for verdict in verdicts if verdict.environment.torch), None)
     title = f"{task.name}, mode {task.mode}"
-    if environment:  # else nothing was run
+    if environment:  # else no candidate was run
         title += f", on {environment.device}, precision {environment.precision}, torch {environment.torch}"
     table = Table(title=title, title_justify="left")
     table.add_column("candidate", overflow="fold")

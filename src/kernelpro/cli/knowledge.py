@@ -15,7 +15,7 @@ from kernelpro.memory.knowledge import Knowledge, default_path
 
 
 def show_knowledge(options: KnowledgeOptions) -> int:
-    """Import, export or delete what runs have learned; else print it."""
+    """Import, export or delete what runs have learned; without an option, print it."""
     knowledge = Knowledge(default_path(), print_error)
     if options.import_file:
         print(f"{knowledge.import_json(Path(options.import_file))} observations added")

@@ -59,18 +59,19 @@ def optimize_task(options: OptimizeOptions) -> int:
             describe_budget(config.limits, gives_dollars(options.budget)),
         ]
         if store.task_facts():
-            lines.append(f"continuing run {store.id} of the same command; --name starts another one")
+            lines.append(f"continuing run {store.id}, which the same command started; --name starts another")
         return _work(store, pool, options.json, "\n".join(lines), delete_if_unmeasured=not is_resumable)
 
 
 def _exits_while_waiting(config: RunConfig) -> bool:
-    """Whether the run exits for answers or results from outside; then the same command continues it."""
+    """Whether the run exits while answers or results from outside are missing. The same command then
+    continues it."""
     has_inbox = any(spec.startswith("inbox:") for spec in config.models.values())
     return not config.wait and (has_inbox or stops_for_results(config.pool, config.wait))
 
 
 def resume_run(options: ResumeOptions) -> int:
-    """Continue a run; return the exit code. A finished run without new budget is left as it is."""
+    """Continue a run; return the exit code. A finished run stays as it is unless its budget was raised."""
     store = RunStore.open(runs_dir(options.runs_dir), options.run)
     store.lock()
     has_work = apply_budget(store)
@@ -105,7 +106,7 @@ def resume_run(options: ResumeOptions) -> int:
 
 
 def _allows_more(limits: Limits, before: Limits) -> bool:
-    """Whether a limit is higher than before, or gone."""
+    """Whether a limit was raised or removed."""
     pairs = zip(limits.to_json().values(), before.to_json().values(), strict=True)
     return any(old and (new == 0 or new > old) for new, old in pairs)
 
@@ -113,7 +114,7 @@ def _allows_more(limits: Limits, before: Limits) -> bool:
 def _work(
     store: RunStore, pool: Pool, as_json: bool, first_lines: str = "", delete_if_unmeasured: bool = False
 ) -> int:
-    """Run until the end or Ctrl-C; return the exit code."""
+    """Work on a run until it ends or Ctrl-C is pressed; return the exit code."""
     config = store.config()
     display = Display(store, config, as_json)
     if first_lines:
@@ -138,7 +139,7 @@ def _work(
             questions = ", ".join(f"{folder}/{store.id}__*.md" for folder in folders)
             where = f" (questions: {questions})" if folders else ""
             hint = worker_hint(config.pool)
-            display.print_line(f"{paused}{where}{hint}; when they are there, continue with: {resume}")
+            display.print_line(f"{paused}{where}{hint}; when they have arrived, continue with: {resume}")
             return 3
         display.print_outcome(outcome)
         return _exit_code(store, outcome)
@@ -152,7 +153,7 @@ def _exit_code(store: RunStore, outcome: Outcome) -> int:
 
 
 def _write_report(store: RunStore, display: Display) -> None:
-    """However the run ended. A report that cannot be written does not change the outcome."""
+    """Write the report, however the run ended. If it cannot be written, the outcome does not change."""
     try:
         display.print_report(report.write(store))
     except BadInput as error:
@@ -160,7 +161,7 @@ def _write_report(store: RunStore, display: Display) -> None:
 
 
 async def _run_until_interrupted(engine: Engine) -> Outcome:
-    """Ctrl-C and SIGTERM cancel the run between two transactions."""
+    """Run the engine. Ctrl-C and SIGTERM cancel it between two transactions."""
     task = asyncio.ensure_future(engine.run())
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

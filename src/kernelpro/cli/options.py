@@ -26,7 +26,7 @@ MEASUREMENT, WHERE, OUTPUT = "Measurement", "Where jobs run", "Output"
 def add_command(
     app: typer.Typer, options: type[T], name: str = ""
 ) -> Callable[[Callable[[T], int]], Callable[[T], int]]:
-    """Register a function as a command; the fields of the dataclass `options` are its parameters."""
+    """Register a function as a command. The fields of the dataclass `options` become its parameters."""
 
     def register(function: Callable[[T], int]) -> Callable[[T], int]:
         hints = get_type_hints(options, include_extras=True)
@@ -79,10 +79,13 @@ class LanguageChoice(StrEnum):
 TaskArgument = Annotated[
     str,
     typer.Argument(
-        metavar="TASK", help="A KernelBench file, or a class: package.module:Class or file.py:Class."
+        metavar="TASK",
+        help="A task file (see `kernelpro init`), or a module class: package.module:Class or file.py:Class.",
     ),
 ]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run, as `kernelpro runs` lists it.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name of the run, as `kernelpro runs` lists it.")
+]
 
 
 def option(text: str, panel: str, *names: str, **more: Any) -> Any:
@@ -92,30 +95,34 @@ def option(text: str, panel: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """How the reference is run."""
+    """Device, precision and mode of the task."""
 
     target: Annotated[Target | None, option("Device to run on; default: the GPU if there is one.", TASK)] = (
         None
     )
     precision: Annotated[
         Precision | None,
-        option("Precision a kernel may use; default: tf32 for float32 tasks on a GPU.", TASK),
+        option(
+            "Lowest precision that a kernel may use; default: tf32 for float32 tasks on a GPU, else the "
+            "task's own.",
+            TASK,
+        ),
     ] = None
     mode: Annotated[
         Mode | None,
-        option("The module's mode; default: train for KernelBench files, else the module's own.", TASK),
+        option("Mode of the module; default: train for task files, else the module's own mode.", TASK),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeOptions:
-    """Several shapes of inputs."""
+    """Shapes of the inputs."""
 
     shape: Annotated[
         list[str],
         option(
-            "Sizes for get_inputs, such as batch=8,weight=3: its parameters, or constants of the file. "
-            "Repeat it for each shape; weight says how often it occurs.",
+            "A shape of the inputs: values for parameters of get_inputs or constants of the task file, such "
+            "as batch=8. Repeat it for each shape; weight=3 says how often the shape occurs.",
             TASK,
             metavar="NAME=VALUE,...",
         ),
@@ -127,18 +134,25 @@ class PoolOptions:
     """Where jobs run."""
 
     pool: Annotated[
-        str, option("Where to run jobs: local, local:N, spool:DIR, ray: or ray://HOST:PORT.", WHERE)
+        str,
+        option(
+            "Where to run jobs: local (this machine), local:N (N workers), spool:DIR (workers that see a "
+            "folder), ray:, ray:HOST:PORT or ray://HOST:PORT (a Ray cluster).",
+            WHERE,
+        ),
     ] = "local"
     gpu_name: Annotated[
         str, option("Use only devices whose name contains this text, such as H200.", WHERE)
     ] = ""
     wait: Annotated[
         bool,
-        option("Wait for answers and results from an inbox or a spool instead of exiting.", WHERE, "--wait"),
+        option(
+            "Wait for answers (inbox) and results (spool) instead of exiting with code 3.", WHERE, "--wait"
+        ),
     ] = False
     sandbox: Annotated[
         Literal["auto", "namespaces", "landlock", "process"],
-        option("How candidates are isolated; auto takes the strongest that works.", WHERE),
+        option("How to isolate candidates; auto selects the strongest level that works.", WHERE),
     ] = "auto"
 
 
@@ -149,7 +163,8 @@ class BaselineOptions:
     baseline: Annotated[
         list[BaselineChoice],
         option(
-            "Add a baseline to eager_fp32, eager_tf32 and compile, such as max_autotune. Repeatable.",
+            "Add a baseline to the defaults (eager_fp32, eager_tf32, compile), such as max_autotune. "
+            "Repeatable.",
             MEASUREMENT,
             metavar="NAME",
         ),
@@ -164,16 +179,21 @@ class BaselineOptions:
 class JudgeEffortOptions:
     """How long a candidate is measured."""
 
-    quick: Annotated[bool, option("Measure fewer rounds: seconds per candidate.", MEASUREMENT, "--quick")] = (
-        False
-    )
+    quick: Annotated[
+        bool, option("Measure fewer rounds; takes seconds per candidate.", MEASUREMENT, "--quick")
+    ] = False
     full: Annotated[
-        bool, option("Measure more rounds, with every baseline in each.", MEASUREMENT, "--full")
+        bool,
+        option(
+            "Measure more rounds, with all baselines in each, and run compute-sanitizer on a GPU.",
+            MEASUREMENT,
+            "--full",
+        ),
     ] = False
     min_own_share: Annotated[
         float,
         option(
-            "Reject candidates that spend less than this share of the time in their own kernels.",
+            "Reject candidates whose own kernels take less than this share of the time (0 to 1).",
             MEASUREMENT,
             min=0,
             max=1,
@@ -187,7 +207,11 @@ class TimeoutOptions:
 
     timeout: Annotated[
         float,
-        option("Seconds that a call, an import or a constructor may take.", MEASUREMENT, min=0.1),
+        option(
+            "Seconds that a call, the import or the constructor of a candidate may take.",
+            MEASUREMENT,
+            min=0.1,
+        ),
     ] = Options.call_timeout
     build_timeout: Annotated[
         float,
@@ -197,24 +221,26 @@ class TimeoutOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorOptions:
-    """Who writes kernels."""
+    """The author of the kernels."""
 
     model: Annotated[
         str,
         option(
-            "LLM that writes kernels: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR, replay:RUN.",
+            "LLM that writes kernels: PROVIDER:MODEL, http://HOST:PORT/v1#MODEL, inbox:DIR (questions as "
+            "files) or replay:RUN (recorded answers).",
             MODEL,
             metavar="SPEC",
         ),
     ] = ""
     author: Annotated[
         str | None,
-        option("Write kernels without an LLM: playbook, or files:DIR for files you wrote.", MODEL),
+        option("Write kernels without an LLM: playbook, or files:DIR for kernels of your own.", MODEL),
     ] = None
     role: Annotated[
         list[str],
         option(
-            "Settings of one role, such as plan:model=SPEC,effort=high. Repeatable.",
+            "Settings of one role (design, plan, code, debug), such as plan:model=SPEC,effort=high. "
+            "Repeatable.",
             MODEL,
             metavar="ROLE:KEY=VALUE,...",
         ),
@@ -226,7 +252,7 @@ class AuthorOptions:
         ),
     ] = field(default_factory=list)
     no_temperature: Annotated[
-        bool, option("Send no temperature, for models that reject it.", MODEL, "--no-temperature")
+        bool, option("Send no temperature (for models that reject it).", MODEL, "--no-temperature")
     ] = False
 
 
@@ -237,23 +263,27 @@ class SearchOptions:
     policy: Annotated[
         str,
         option(
-            "mcts, epsilon-greedy, beam, greedy or best-of-n, with constants after a colon: mcts:seeds=6.",
+            "Search policy: mcts, epsilon-greedy, beam, greedy or best-of-n; its constants follow a colon, "
+            "as in mcts:seeds=6.",
             SEARCH,
         ),
     ] = RunConfig.policy
     concurrency: Annotated[
-        int, option("Candidates that are written or judged at the same time.", SEARCH, min=1, max=64)
+        int,
+        option("Number of candidates that are written or judged at the same time.", SEARCH, min=1, max=64),
     ] = RunConfig.concurrency
     seed: Annotated[
-        int, option("Seed of the search: equal seeds and answers give equal choices.", SEARCH)
+        int,
+        option("Random seed: the same seed and the same answers of models lead to the same choices.", SEARCH),
     ] = RunConfig.seed
     tune_points: Annotated[
-        int, option("Values of a candidate's tunables to try; 0: none.", SEARCH, min=0)
+        int,
+        option("Number of settings to try of a candidate's tunables; 0: do not tune.", SEARCH, min=0),
     ] = RunConfig.tune_points
     race: Annotated[
         int,
         option(
-            "Race the playbook's first designs in one process and judge only so many, the fastest; "
+            "Time the playbook's first designs beside each other and judge only this many, the fastest; "
             "0: judge all.",
             SEARCH,
             min=0,
@@ -262,7 +292,8 @@ class SearchOptions:
     finalists: Annotated[
         int,
         option(
-            "Best candidates to judge again at the end, at full length; 0: the search's own verdicts count.",
+            "Number of best candidates to judge again at the end, at full length; 0: keep the verdicts of "
+            "the search.",
             SEARCH,
             min=0,
         ),
@@ -272,11 +303,21 @@ class SearchOptions:
     ] = field(default_factory=list)
     objective: Annotated[
         Objective,
-        option("What to optimize; energy-at-speed: least energy among equally fast kernels.", SEARCH),
+        option(
+            "What to minimize: time (speed), energy among kernels about as fast as the fastest "
+            "(energy-at-speed), or energy times time (edp).",
+            SEARCH,
+        ),
     ] = RunConfig.objective
     speed_tolerance: Annotated[
         float,
-        option("Percent slower than the fastest that still counts as equally fast.", SEARCH, min=0, max=50),
+        option(
+            "With an energy objective: how many percent slower than the fastest still counts as equally "
+            "fast.",
+            SEARCH,
+            min=0,
+            max=50,
+        ),
     ] = 100 * RunConfig.speed_tolerance
     no_compile_seed: Annotated[
         bool,
@@ -291,15 +332,16 @@ class BudgetOptions:
     budget: Annotated[
         list[str],
         option(
-            "quick, normal or max (20, 75, 300 candidates), or candidates=N, dollars=N, tokens=N, wall=2h, "
-            "device=30m; 0: no limit. Repeatable.",
+            "Limits of the run: quick, normal or max (20, 75, 300 candidates), or candidates=N, dollars=N, "
+            "tokens=N, wall=2h, device=30m; 0: no limit. Repeatable.",
             BUDGET,
         ),
     ] = field(default_factory=list)
     stop_at_floor: Annotated[
         float | None,
         option(
-            "Stop when the best kernel reaches this share of the floor; 0: never; default: 0.95.",
+            "Stop when floor / time of the best kernel reaches this share; the floor is the shortest time "
+            "that the hardware allows. 0: never; default: 0.95.",
             BUDGET,
             min=0,
             max=1,
@@ -329,4 +371,4 @@ class JsonOptions:
 class SearchRunOptions(
     PoolOptions, BaselineOptions, BudgetOptions, SearchOptions, AuthorOptions, TaskOptions
 ):
-    """Everything that decides a search."""
+    """All options of a search."""

@@ -11,12 +11,12 @@ from kernelpro.records import BadInput
 
 
 def table_console(width: int = 160) -> Console:
-    """A console on stdout; `width` counts where that is no terminal."""
+    """A console on stdout. `width` applies if stdout is not a terminal."""
     return Console(width=None if sys.stdout.isatty() else width)
 
 
 def write_file(path: str | Path, text: str, option: str) -> None:
-    """Write the file that an option names; raises BadInput if that fails."""
+    """Write the file given by `option`. Raises BadInput if that fails."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From option values to what the engine takes: efforts, baselines, budgets, roles and prices."""
+"""Convert option values to the engine's types: efforts, baselines, budgets, roles and prices."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ _ROLE_KEYS: dict[str, Callable[[str], Any]] = {
 
 
 def parse_roles(texts: Sequence[str]) -> tuple[dict[str, str], dict[str, Role]]:
-    """Models and settings by role, from texts like `plan:model=SPEC,effort=high`; the last value counts."""
+    """Models and settings by role, from texts like `plan:model=SPEC,effort=high`. Later values override
+    earlier ones."""
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
         role, _, rest = text.partition(":")
@@ -99,7 +100,7 @@ def parse_roles(texts: Sequence[str]) -> tuple[dict[str, str], dict[str, Role]]:
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, str]:
-    """INPUT/OUTPUT in dollars per million tokens by model, from texts like `gpt-x=1.25/10`."""
+    """Prices by model, from texts like `gpt-x=1.25/10`: INPUT/OUTPUT in dollars per million tokens."""
     prices = {}
     for text in texts:
         model, _, price = text.rpartition("=")

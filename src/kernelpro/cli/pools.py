@@ -14,13 +14,13 @@ ELSEWHERE = "or use one elsewhere with --pool spool:DIR or --pool ray:"
 
 
 def absolute_pool(spec: str) -> str:
-    """The same pool by a name that is valid in every working directory: a spool by its absolute path."""
+    """The pool with the absolute path of a spool, so that it is valid in every working directory."""
     kind, _, rest = spec.partition(":")
     return f"spool:{Path(rest).expanduser().absolute()}" if kind == "spool" and rest else spec
 
 
 def require_target_option(options: PoolOptions, target: Target | None) -> None:
-    """Raise BadInput if no target is given and the pool cannot be asked what its workers have."""
+    """Raise BadInput if no target is given and the pool's workers cannot be asked for their hardware."""
     if target is None and stops_for_results(options.pool, options.wait):
         raise BadInput(
             f"--pool {options.pool}: add --target cuda or --target cpu; its workers cannot be asked"
@@ -40,7 +40,8 @@ def stops_for_results(pool: str, wait: bool) -> bool:
 
 
 def require_target(pool: Pool, spec: str, target: Target) -> None:
-    """Raise BadInput if this machine lacks the target; other pools report that with the results."""
+    """Raise BadInput if the pool is local and this machine lacks the target. Other pools report a missing
+    target in the results."""
     if spec.partition(":")[0] != "local":
         return
     if error := pool.run(Job("environment", "environment", target=target)).error:

@@ -1,4 +1,4 @@
-"""From the options of `optimize` and `bench` to the configuration of a run."""
+"""Builds the configuration of a run from the options of `optimize` and `bench`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelpro.search.policy import parse_policy
 def make_run_config(
     options: SearchRunOptions, task: Task, judge_options: Options, knowledge: bool
 ) -> tuple[RunConfig, AuthorChoice]:
-    """The configuration of a run on `task`, and who writes its kernels."""
+    """The configuration of a run on `task`, and its author."""
     speed_tolerance = options.speed_tolerance / 100
     if options.objective == "speed" and speed_tolerance != RunConfig.speed_tolerance:
         raise BadInput("--speed-tolerance needs --objective energy-at-speed or edp")

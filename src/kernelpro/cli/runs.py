@@ -27,7 +27,7 @@ from kernelpro.report.reproduce import runs_dir_option
 
 
 def list_runs(options: RunsOptions) -> int:
-    """Print all runs, the one that changed last at the end."""
+    """Print all runs; the one that changed last comes last."""
     folder = runs_dir(options.runs_dir)
     table = Table()
     for title in ("run", "task", "target", "author", "policy", "started", "steps", "state", "best"):
@@ -55,7 +55,7 @@ def list_runs(options: RunsOptions) -> int:
 
 
 def _describe_best(outcome: Outcome | None, steps: list[Step], times: ComparableTimes) -> str:
-    """The speedup of the winner; of the fastest step if the run has not ended."""
+    """The speed-up of the winner, or of the fastest step so far if the run has not ended."""
     verdict, so_far = outcome.verdict if outcome else None, ""
     if outcome is None:
         passed = [step for step in steps if step.ms]
@@ -104,7 +104,7 @@ def show_run(options: ShowOptions) -> int:
 
 
 def _last_verdict(step: Step, outcome: Outcome | None) -> Verdict | None:
-    """The final verdict of a winner, which was judged again; the verdict of any other step."""
+    """The latest verdict on a step: the winner's final one, or the one from the search."""
     is_winner = outcome is not None and outcome.best == step.number
     return (outcome.verdict if outcome and is_winner else None) or step.verdict
 
@@ -153,7 +153,7 @@ def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
 
 
 def _print_costs(costs: model_costs.ModelCosts) -> None:
-    """What the models of each role cost, including failed requests."""
+    """Print the cost of the models by role, failed requests included."""
     if costs.roles:
         table = Table()
         for title in ("role", "calls", "tokens in", "tokens out", "dollars"):
@@ -174,7 +174,7 @@ def _exchanges(store: RunStore, step: Step) -> list[TranscriptEntry]:
 
 
 def _step_texts(store: RunStore, step: Step) -> dict[str, object]:
-    """The texts that the record of a step only refers to."""
+    """The texts to which a step's record only refers: source and exchanges with models."""
     exchanges = [
         {"role": entry.role, "model": entry.model, "status": entry.status, "messages": entry.messages}
         for entry in _exchanges(store, step)
@@ -238,7 +238,7 @@ def _describe_error(verdict: Verdict) -> str:
 
 
 def export_run(options: ExportOptions) -> int:
-    """Write the winner or a step as one Python file, or as an installable folder."""
+    """Export the winner or a step as one Python file, or as an installable package."""
     store = RunStore.open(runs_dir(options.runs_dir), options.run)
     winner = export.select_winner(store, options.step)
     name = export.module_file_name(options.run)

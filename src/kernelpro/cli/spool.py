@@ -26,7 +26,8 @@ def run_worker(
     pack: str | None = None,
     sandbox: str = "auto",
 ) -> int:
-    """Run jobs of a spool or from stdin, or write the worker as one file. Needs only Python and torch."""
+    """Run jobs of a spool or from stdin, or write the worker as one file. This module needs only Python and
+    torch."""
     if pack:
         pack_worker(Path(pack))
         print(f"{pack}: run it with `python {pack} DIR --once`; it needs Python 3.11 and torch")
@@ -91,7 +92,7 @@ def pack_jobs(folder: str, out: str) -> int:
 
 
 def merge_results(folder: str, sources: list[str]) -> int:
-    """Take results from other machines into a spool; return 1 if some could not be used."""
+    """Import results from other machines into a spool; return 1 if some were rejected."""
     spool, errors = _open(folder), 0
     for source in sources:
         counts = transfer.merge(spool, Path(source))

@@ -1,1 +1,1 @@
-"""Runs: the search loop, its store, final judging and export. Ties authors, policies and pools together."""
+"""Runs: the search loop, its store, final judging and export. Connects authors, policies and pools."""

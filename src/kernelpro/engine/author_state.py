@@ -1,4 +1,4 @@
-"""What an author can still be asked for: nodes without ideas, missing answers, and when both end the
+"""Which nodes the author can still work on: nodes without ideas, missing answers, and when these end the
 search."""
 
 from __future__ import annotations
@@ -11,34 +11,39 @@ from kernelpro.search.choice import SEED, Choice, expand
 from kernelpro.search.tree import Tree
 
 _MAX_STREAK = 3
-"""Nodes in a row without an idea, questions in a row without an answer, or candidates in a row that a bug of
-KernelPro kept from being judged, after which the search ends."""
+"""The search ends after this many nodes in a row without an idea, questions in a row without an answer, or
+candidates in a row that could not be judged because of a bug of KernelPro."""
 
 
 @dataclass
 class AuthorState:
-    """Updated with every settled step, in order."""
+    """What is known about the author's remaining ideas. Updated with every settled step, in order."""
 
     seeds: int = 0
-    """How many steps are the compiler's code, and cost the author nothing."""
+    """Number of steps with the compiler's code, which the author does not write."""
     design_count: int | None = None
-    """How many fresh designs the author has, if it knows."""
+    """Number of new designs that the author has; None if it does not know."""
     pasted_designs: int = 0
-    """Fresh designs that the user pasted: the author did not write them."""
+    """Number of new designs that the user pasted and the author did not write."""
     exhausted_nodes: set[int] = field(default_factory=set)
     """Nodes for which the author has no idea."""
     unanswered_nodes: set[int] = field(default_factory=set)
-    """Nodes whose question had no answer; the search avoids them until an answer comes."""
+    """Nodes whose question got no answer. The search avoids them until any question gets an answer."""
     no_idea_streak: int = 0
+    """Nodes in a row without an idea."""
     no_answer_streak: int = 0
+    """Questions in a row without an answer."""
     unreachable_streak: int = 0
-    """How many of the missing answers were due to an unreachable model."""
+    """Number of these missing answers that are due to an unreachable model."""
     last_reason: str = ""
+    """Why the last idea or answer is missing."""
     internal_error_streak: int = 0
+    """Candidates in a row that a bug of KernelPro kept from being judged."""
     last_internal_error: str = ""
+    """The message of the last such bug."""
 
     def record(self, step: Step) -> None:
-        """Count a settled step."""
+        """Update the state with a settled step."""
         reason = step.no_verdict
         if reason is NoVerdict.INTERNAL_ERROR:
             self.internal_error_streak += 1
@@ -55,23 +60,23 @@ class AuthorState:
             self.last_reason = step.note
             self.no_answer_streak += 1
             self.unreachable_streak += reason is NoVerdict.UNREACHABLE
-            self.unanswered_nodes |= {step.parent} - {0}  # every fresh design is another question
+            self.unanswered_nodes |= {step.parent} - {0}  # each new design is another question
         else:
             self.no_idea_streak = self.no_answer_streak = self.unreachable_streak = 0
             self.unanswered_nodes.clear()
 
     def forget_missing_answers(self) -> None:
-        """A resumed run asks again."""
+        """Reset the streak of missing answers: a resumed run asks again."""
         self.no_answer_streak = self.unreachable_streak = 0
 
     def forget_streaks(self) -> None:
-        """The user stepped in: what failed before may work now."""
+        """Reset all streaks after a request of the user: what failed before may work now."""
         self.forget_missing_answers()
         self.no_idea_streak = self.internal_error_streak = 0
 
     def redirect(self, choice: Choice, tree: Tree, forbidden: Set[int] = frozenset()) -> Choice:
-        """The choice, or another node where the author may have an idea, if it has none for this one.
-        `forbidden`: nodes that the user excluded."""
+        """The choice; if the author has no idea for its node, a choice with another node. `forbidden`: nodes
+        that the user excluded."""
         closed = self._closed_nodes(tree) | forbidden
         avoided = closed | self.unanswered_nodes
         if choice.parent not in avoided:
@@ -84,7 +89,7 @@ class AuthorState:
         return self.no_idea_streak >= _MAX_STREAK or (bool(closed) and _alternative(tree, closed) is None)
 
     def stop_reason(self, tree: Tree, forbidden: Set[int] = frozenset()) -> str:
-        """Why the search cannot go on; empty if it can. `forbidden`: nodes that the user excluded."""
+        """Why the search cannot continue; empty if it can. `forbidden`: nodes that the user excluded."""
         if self.internal_error_streak >= _MAX_STREAK:
             return f"{self.internal_error_streak} candidates in a row: {self.last_internal_error}"
         if self.is_exhausted(tree, forbidden):
@@ -109,7 +114,7 @@ class AuthorState:
         return self.unreachable_streak == self.no_answer_streak > 0
 
     def _closed_nodes(self, tree: Tree) -> set[int]:
-        """Nodes at which the author is not asked; the root is one of them once all fresh designs were
+        """Nodes for which the author is not asked. The root is one of them after all new designs were
         requested."""
         designs = len(tree.nodes[0].children) - self.seeds - self.pasted_designs
         no_design = self.design_count is not None and designs >= self.design_count
@@ -117,7 +122,8 @@ class AuthorState:
 
 
 def _alternative(tree: Tree, closed: set[int]) -> Choice | None:
-    """The best node that is not closed, else the root, else the last failure that nobody has tried to fix."""
+    """A choice with the best node that is not closed, else with the root, else with the last failed node that
+    has no children. None if all are closed."""
     node = next((node for node in tree.ranked() if node.id not in closed), None)
     if node is None and 0 in closed:
         failed = (node for node in reversed(tree.nodes) if node.state == "failed" and not node.children)

@@ -11,15 +11,17 @@ from kernelpro.records import Cost, Limits, NoVerdict, Step
 
 @dataclass
 class Budget:
-    """What a run has spent, and what it may spend."""
+    """What a run has spent and what it may spend."""
 
     limits: Limits
     spent_before: float = 0.0
-    """Wall seconds of earlier processes that worked on the run."""
+    """Wall seconds that earlier processes spent on the run."""
     device_seconds: float = 0.0
-    """Of all processes."""
+    """Device time of all processes."""
     candidates: int = 0
+    """Number of candidates that were requested from the author."""
     cost: Cost = field(default_factory=Cost)
+    """Cost of the models."""
     _started: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
@@ -27,14 +29,14 @@ class Budget:
         self.candidates += 1
 
     def settle(self, step: Step) -> None:
-        """Count the cost of a settled step. It used up no candidate if its author had no idea, or if it lost
-        a race."""
+        """Add the cost of a settled step. A step without a source, or one that lost a race, does not count as
+        a candidate."""
         self.candidates -= not step.source or step.no_verdict is NoVerdict.LOST_RACE
         self.cost = self.cost + step.cost
 
     @property
     def wall_seconds(self) -> float:
-        """Time spent on the run so far."""
+        """Wall time spent on the run so far."""
         return self.spent_before + time.monotonic() - self._started
 
     def uses(self) -> Iterator[tuple[str, float, float]]:
@@ -50,12 +52,12 @@ class Budget:
         return (use for use in uses if use[2])
 
     def exhausted(self) -> str:
-        """Which limit has been reached, in words; empty if none."""
+        """A sentence about a limit that is reached; empty if none is."""
         spent_limits = (f"{limit:g} {name}" for name, spent, limit in self.uses() if spent >= limit)
         return next((f"the budget of {text} is spent" for text in spent_limits), "")
 
     def floor_reached(self, best_ms: float | None, floor_ms: float) -> str:
-        """That the best kernel is near enough to the floor, in words; empty if it is not."""
+        """A sentence about the best kernel if it is close enough to the floor to stop; else empty."""
         share = self.limits.stop_at_floor
         if best_ms is None or not share or floor_ms < share * best_ms:
             return ""

@@ -1,4 +1,4 @@
-"""The SQLite file of a run: opened, migrated and locked. Errors are one line that says what to do."""
+"""Opens, migrates and locks the SQLite file of a run. Errors are one line that says what to do."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _MIGRATIONS = (
         BEGIN INSERT OR REPLACE INTO step_change (number) VALUES (new.number); END;
     """,
 )
-"""One migration for each schema version. A file's own version is its user_version."""
+"""One migration for each schema version. SQLite's user_version holds the version of a file."""
 _BUSY_SECONDS = 10.0
 _LOCK_TRIES, _LOCK_PAUSE = 20, 0.01
-"""Those who ask for the state of a run hold its lock for some microseconds."""
+"""Locking is retried, because `RunStore.state` of another process holds the lock for some microseconds."""
 
 
 def open_database(path: Path, create: bool) -> sqlite3.Connection:
-    """The database of a run with the current schema; for reading alone if this user cannot write its
-    folder. `create`: make it if it does not exist; without, a run that was just deleted stays deleted."""
+    """Open the database of a run and migrate it to the current schema; read-only if this user cannot write
+    its folder. `create`: create a missing file. Otherwise a missing file is an error, so that a run that was
+    just deleted stays deleted."""
     if not os.access(path.parent, os.W_OK):
         return _connect_for_reading(path)
     database = _connect(path, "mode=rwc" if create else "mode=rw")
@@ -56,7 +57,7 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
             database.executescript(f"BEGIN IMMEDIATE;{_MIGRATIONS[number]};{set_version};COMMIT;")
         except sqlite3.OperationalError:
             rollback(database)
-            if _schema_version(database) <= number:  # else another process was faster
+            if _schema_version(database) <= number:  # else another process has migrated it
                 raise
 
 
@@ -65,14 +66,14 @@ def _schema_version(database: sqlite3.Connection) -> int:
 
 
 def rollback(database: sqlite3.Connection) -> None:
-    """Undo the open transaction, if there is one: SQLite itself ends it where the disk is full."""
+    """Roll the open transaction back, if there is one: if the disk is full, SQLite has done so itself."""
     if database.in_transaction:
         database.execute("ROLLBACK")
 
 
 def _connect_for_reading(path: Path) -> sqlite3.Connection:
-    """A connection to a run in a folder that this user cannot write. Without a write-ahead log nobody writes
-    it now, and SQLite needs no lock file."""
+    """A connection to a run in a folder that this user cannot write. Without a write-ahead log no process is
+    writing; the file is then opened as immutable, because SQLite cannot create its lock file there."""
     immutable = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
     return _connect(path, f"mode=ro{immutable}")
 
@@ -83,7 +84,7 @@ def _connect(path: Path, parameters: str) -> sqlite3.Connection:
 
 
 def try_lock(handle: int) -> bool:
-    """Lock a file for this process; False if another process keeps it locked."""
+    """Lock an open file for this process; False if another process holds the lock."""
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +103,7 @@ def _is_disk_full(path: Path) -> bool:
 
 @contextmanager
 def readable_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the file system into BadInput with one line that says what to do."""
+    """Convert errors of SQLite and of the file system to BadInput, with one line that says what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,11 +1,12 @@
-"""The first designs of a run race in one process on the device, and only the fastest are judged.
+"""The race between the first designs of a run: one process times them, and only the fastest are judged.
 
-A judgement takes the device for seconds, a place in the race for a fraction of one. Only code that KernelPro
-itself or a compiler wrote may race (`Author.trusted_designs`): designs share a process, and nothing there is
-verified as the judge does it. The race decides what the judge sees first, never what is true.
+A judgement occupies the device for seconds, a design in the race for a fraction of a second. Only code
+written by KernelPro itself or by a compiler may race (`Author.trusted_designs`): the designs share a process,
+and the race does not verify them as the judge does. The race only decides which designs are judged; every
+claim about a kernel comes from the judge.
 
-Every design is a step of the run. Those that lost have no verdict (`NoVerdict.LOST_RACE`); their note says by
-how much, or why they failed. They use up no candidate of the budget.
+Every design is a step of the run. Designs that lost have no verdict (`NoVerdict.LOST_RACE`); their note says
+by how much they lost, or why they failed. They do not count as candidates in the budget.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from kernelpro.records import (
 )
 
 _MAX_DESIGNS = 8
-"""Designs of the author in a race; the first of each form and language come first. On an H200, of 11 problems
-none had its fastest design after the eighth, and a design takes 0.1 to 0.5 s."""
+"""Maximum number of the author's designs in a race. The author lists one design of each form and language
+first. On an H200, none of 11 problems had its fastest design after the eighth. A design takes 0.1 to 0.5
+s."""
 _MAX_DESIGNS_OF_NETWORKS = 12
-"""If some are CUDA graphs, which come after the first designs of all forms."""
+"""The same if some designs are CUDA graphs, which the author lists after the first designs of all forms."""
 _MAX_RATIO = 1.1
-"""A design that takes longer, relative to the fastest, is not judged."""
+"""Designs that take more than this multiple of the fastest design's time are not judged."""
 
 
 async def race_designs(
@@ -46,7 +48,8 @@ async def race_designs(
     submit: SubmitJob,
     report: Callable[[str], None],
 ) -> TaskFacts:
-    """The facts with the results of a race between the compilers' code and the author's designs, stored."""
+    """Race the compilers' code and the author's designs. Returns the facts with the results, which are also
+    stored."""
     sources = [seed.source for seed in facts.seeds] + [draft.source for draft in first_designs(designs)]
     unique: dict[str, str] = {}
     for source in sources:
@@ -66,13 +69,14 @@ async def race_designs(
 
 
 def first_designs(designs: Sequence[Draft]) -> Sequence[Draft]:
-    """The designs that race."""
+    """The author's designs that take part in the race."""
     first = designs[:_MAX_DESIGNS_OF_NETWORKS]
     return first if any("CUDAGraph()" in draft.source for draft in first) else first[:_MAX_DESIGNS]
 
 
 def designs_ahead(author: Author, config: RunConfig, task: Task, study: StudyData) -> tuple[Candidate, ...]:
-    """The designs of an author that will race, before anything is measured."""
+    """The author's designs that will race, from the study alone, so that they can be built before the task is
+    measured."""
     assignment = Assignment(
         1,
         "seed",
@@ -90,24 +94,24 @@ def designs_ahead(author: Author, config: RunConfig, task: Task, study: StudyDat
 
 @dataclass(frozen=True)
 class RaceResults:
-    """What a race means for the steps of a run."""
+    """The results of a race, applied to the steps of a run."""
 
     designs: dict[str, RacedDesign]
-    """By fingerprint."""
+    """Results by the fingerprint of the source."""
     places: int
-    """How many designs are judged."""
+    """Maximum number of designs that are judged."""
 
     def reason_lost(self, step: Step) -> str:
-        """Why a step is not judged; empty if it is, or took no part."""
+        """Why a step is not judged; empty if it is judged or did not take part in the race."""
         design = self.designs.get(step.details.fingerprint)
         if design is None or step.details.fingerprint in self._winners():
             return ""
         if design.ratio is None:
-            return f"it left the race of {len(self.designs)} designs: {design.status}: {design.reason}"
+            return f"it failed in a race of {len(self.designs)} designs: {design.status}: {design.reason}"
         return f"it took {design.ratio:.2f}x as long as the fastest of {len(self.designs)} designs in a race"
 
     def fastest(self, steps: Sequence[Step]) -> list[Step]:
-        """The fastest of these steps in the race, if any of them ran."""
+        """The step that was the fastest of these in the race, as a list; empty if none of them ran."""
         ratios = {
             step.number: design.ratio
             for step in steps

@@ -1,5 +1,5 @@
-"""Evaluates one candidate: its verdict, the best point of its tunables, and its energy where that may
-matter."""
+"""Evaluates one candidate: its verdict, the best values of its tunables, and its energy if energy is an
+objective."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kernelpro.records import (
 from kernelpro.records.events import RunEvent, StepProgress
 
 _GIVE_UP_RATIO = 3.0
-"""Times the best baseline: a slower kernel is timed for a few rounds only."""
+"""A kernel slower than the fastest baseline by this factor is timed for a few rounds only."""
 
 _TUNE_RATIO = 1.5
-"""A multiple of the best time. Slower candidates are not tuned: tuning seldom gains more, and costs as much
-device time as several candidates."""
+"""Candidates slower than the best one by more than this factor are not tuned: tuning seldom gains more, and
+it costs as much device time as several candidates."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,11 @@ class Evaluator:
     async def evaluate(
         self, step: Step, judged_code: dict[str, int], max_energy_ms: float, best_speedup: float
     ) -> Step:
-        """The step with its verdict, and with its tunables at their best point.
+        """Judge and tune a step. Returns it with its verdict and the best values of its tunables.
 
-        `judged_code`: earlier steps by the hash of their machine code. Energy is measured if the candidate
-        takes at most `max_energy_ms`. `best_speedup`: that of the best candidate so far; 0: there is none.
+        `judged_code`: earlier steps by the hash of their machine code. `max_energy_ms`: energy is measured if
+        the candidate takes at most this time. `best_speedup`: speed-up of the best candidate so far over the
+        fastest baseline; 0: there is none.
         """
         self.emit(StepProgress(step.number, "judging"))
         options = replace(self.config.options, give_up_ratio=_GIVE_UP_RATIO)
@@ -81,9 +82,9 @@ class Evaluator:
         return await self._with_energy(judged) if ms and ms <= max_energy_ms else judged
 
     async def _with_energy(self, step: Step) -> Step:
-        """The step with the energy in its verdict.
+        """Judge a step again with energy. Returns it with the energy added to its verdict.
 
-        If the candidate fails in the second judgement, that verdict counts. If the machine cannot measure
+        If the candidate fails this second judgement, the second verdict counts. If the worker cannot measure
         energy, the first verdict stands.
         """
         self.emit(StepProgress(step.number, "measuring_energy"))
@@ -101,15 +102,15 @@ class Evaluator:
         return replace(step, verdict=verdict, details=replace(step.details, device_seconds=seconds))
 
     async def judge_fully(self, step: Step) -> Verdict:
-        """The verdict of a judgement at full length, against all baselines; without final judging, of one as
-        long as any other."""
+        """The verdict of a judgement at full length, against all baselines; without final judging
+        (`RunConfig.finalists` is 0), of a judgement of the usual length."""
         source = self.store.source(step.final_source)
         options = self.energy_options("full" if self.config.finalists else self.config.options.effort)
         return _verdict(await self.submit(self._job(step.number, source, options)))
 
     def energy_options(self, effort: Effort) -> Options:
-        """Options with energy, if it is an objective: relative to one baseline for the whole run, so that the
-        ratios of its candidates can be compared."""
+        """Options that measure energy if it is an objective. One baseline serves the whole run, so that the
+        energy ratios of its candidates can be compared."""
         energy = self.config.objective != "speed"
         baselines = self.times.baselines
         fastest = min(baselines, key=lambda name: baselines[name])

@@ -1,10 +1,10 @@
-"""Exports a winner as one Python file, or as an installable folder, that needs only torch and a compiler.
+"""Exports a winner as one Python file or as an installable folder. Both need only torch and a compiler.
 
-The file, from top to bottom: a docstring (task, verdict, usage); copies of the kernelpro modules that native
-kernels import, used if kernelpro is not installed; the kernel; the reference and the modules of its
-project, as texts; what was judged; a copy of `kernelpro.dropin`; the optimized class; the self-test.
-Weights and inputs are not in it. Export runs the task's own code, to read the shapes, dtypes and strides of
-its inputs and what its forward pass reads. It never runs the winner's code.
+The file contains, from top to bottom: a docstring (task, verdict, usage); copies of the kernelpro modules
+that native kernels import, used if kernelpro is not installed; the kernel; the reference and the modules of
+its project, as text; a description of what was judged; a copy of `kernelpro.dropin`; the optimized class; the
+self-test. It contains neither weights nor inputs. Export runs the task's own code, to find the shapes, dtypes
+and strides of its inputs and what its forward pass reads. It never runs the winner's code.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Winner:
     source: str
     verdict: Verdict | None
     about: dict[str, str]
-    """Lines of the docstring; `target` is the device that the kernel is for."""
+    """Lines of the export's docstring by name; `target` is the kernel's device."""
     by_shape: tuple[str, ...] = ()
-    """The source for each shape of the task, where they differ."""
+    """The source for each shape of the task; empty if one kernel serves all shapes."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -100,31 +100,31 @@ class Winner:
 
     @property
     def target(self) -> str:
-        """The device that the kernel is for."""
+        """The kernel's device: cuda or cpu."""
         return self.about.get("target") or (
             "cuda" if self.verdict and self.verdict.environment.gpu else "cpu"
         )
 
     @property
     def class_name(self) -> str:
-        """The public class of the export."""
+        """The name of the export's public class."""
         return f"Optimized{self.task.entry}"
 
     @property
     def is_native(self) -> bool:
-        """Whether kernel or reference use `kernelpro.runtime`."""
+        """Whether a kernel or the reference imports `kernelpro.runtime`."""
         kernels = [texts.needs_runtime(source, "the candidate") for source in self.kernels]
         return texts.needs_runtime(self.task.source, f"task {self.task.name}") or any(kernels)
 
     @property
     def noun(self) -> str:
-        """What it is: a kernel, or PyTorch's own code."""
+        """What the source is, for texts: a kernel, torch.compile's code, or PyTorch's own code."""
         from kernelpro.pools.winners import noun_of
 
         return noun_of(self.source)
 
     def constants(self) -> dict[str, Any]:
-        """What was judged, by name."""
+        """The constants of the export that describe what was judged, by name."""
         try:
             import torch  # noqa: F401
         except ImportError:
@@ -216,7 +216,7 @@ def _select(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
 
 
 def standalone_file(winner: Winner, file_name: str = "kernel.py") -> str:
-    """The text of one file with everything; its docstring tells how to import it."""
+    """The text of the export as one file. `file_name` appears in the usage in its docstring."""
     task, head, tail = winner.task, texts.template("native"), texts.template("file")
     reserved = texts.top_level_names(ast.parse(head + tail + _MAIN)) | {winner.class_name}
     kernel, future = texts.embeddable(winner.source, reserved)
@@ -244,7 +244,7 @@ def standalone_file(winner: Winner, file_name: str = "kernel.py") -> str:
 
 
 def package_files(winner: Winner, name: str) -> dict[str, str]:
-    """The files of an installable folder, by path: package `name`, test, README.md, pyproject.toml."""
+    """The files of an installable folder by path: package `name`, its test, README.md, pyproject.toml."""
     for source in winner.kernels:
         texts.require_model_new(source)
     task, own, is_native, docstring = (
@@ -281,12 +281,13 @@ def package_files(winner: Winner, name: str) -> dict[str, str]:
 
 
 def kernel_module(number: int) -> str:
-    """The module of a kernel in an exported package."""
+    """The module name of a kernel in an exported package."""
     return f"kernel_{number + 1}" if number else "kernel"
 
 
 def _docstring(winner: Winner, module: str, run: str) -> str:
-    """The docstring of an export: `module` is its name in Python, `run` the arguments that run it."""
+    """The docstring of an export. `module`: its import name; `run`: the arguments of `python` that run its
+    self-test."""
     task, verdict, noun = winner.task, winner.verdict, winner.noun
     rows = {"task": f"{task.name} ({task.mode} mode, precision {task.precision or 'default'})"}
     rows |= winner.about | {"target": winner.target}

@@ -1,4 +1,4 @@
-"""The texts of an export: the kernel as part of another file, literals, requirements."""
+"""Texts of an export: the kernel as part of another file, literals, requirements."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _RUNTIME_MODULES = {
     "kernelpro.lab.languages.cute": "lab/languages/cute.py",
     "kernelpro.runtime": "runtime.py",
 }
-"""Modules and their files, each after the modules that it imports. Of `records` only the base is needed."""
+"""Modules and their files, each after the modules that it imports. Of `records`, only the base is copied."""
 _LINTER_COMMENT = re.compile(r"  # (noqa|type: ignore).*")
 
 
 def runtime_texts() -> dict[str, str]:
-    """The modules that native kernels import, by name."""
+    """Sources of the modules that native kernels import, by module name."""
     return {
         name: (_ROOT / path).read_text("utf-8") if path else "" for name, path in _RUNTIME_MODULES.items()
     }
 
 
 def dropin_texts(package: str) -> dict[str, str]:
-    """The modules of kernelpro.dropin by name, as modules of another package."""
+    """Sources of kernelpro.dropin by module name, rewritten as modules of another package."""
     return {
         path.stem: _LINTER_COMMENT.sub("", path.read_text("utf-8")).replace("kernelpro.dropin", package)
         for path in sorted((_ROOT / "dropin").glob("*.py"))
@@ -46,15 +46,15 @@ def dropin_texts(package: str) -> dict[str, str]:
 
 
 def template(name: str) -> str:
-    """The part of a file in `exported` below its cut, without comments for linters."""
+    """The exported part of a file in `exported/`, without comments for linters."""
     text = (_ROOT / "engine" / "exported" / f"{name}.py").read_text("utf-8")
     below = text.partition("# --- exported below")[2].partition("\n")[2]
     return _LINTER_COMMENT.sub("", below).strip("\n") + "\n"
 
 
 def embeddable(source: str, reserved: set[str]) -> tuple[str, list[str]]:
-    """A candidate as part of another file: its main block is disabled, and its imports from __future__ are
-    returned to be moved to the top. Raises BadInput if it defines a reserved name."""
+    """A candidate as part of another file: the source with its main block disabled, and its imports from
+    __future__, which belong at the top. Raises BadInput if it defines a reserved name."""
     parsed = parse(source, "the candidate")
     if clashes := top_level_names(parsed) & reserved - {"torch", "Any"}:
         names = ", ".join(sorted(clashes))
@@ -91,7 +91,7 @@ def parse(source: str, what: str) -> ast.Module:
 
 
 def top_level_names(parsed: ast.Module) -> set[str]:
-    """Names that a file binds at its top level."""
+    """The names that a file binds at its top level."""
     names = set()
     for statement in parsed.body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -108,7 +108,7 @@ def top_level_names(parsed: ast.Module) -> set[str]:
 
 
 def _imported_modules(source: str, what: str) -> set[str]:
-    """Absolute names of the modules that a source imports."""
+    """The absolute names of the modules that a source imports."""
     names: set[str] = set()
     for node in ast.walk(parse(source, what)):
         if isinstance(node, ast.Import):
@@ -131,7 +131,8 @@ def needs_runtime(source: str, what: str) -> bool:
 
 
 def requirements(task: Task, *sources: str) -> list[str]:
-    """Distributions that kernels and reference import and that are not bundled, with their versions here."""
+    """Requirements (`name>=version`) of the kernels and the reference that are not bundled, with the versions
+    installed here."""
     texts = (task.source, *sources, *task.files.values())
     roots = {name.partition(".")[0] for text in texts for name in _imported_modules(text, "the task")}
     bundled = {path.partition("/")[0].removesuffix(".py") for path in task.files}
@@ -142,7 +143,7 @@ def requirements(task: Task, *sources: str) -> list[str]:
 
 
 def literal(value: Any) -> str:
-    """A Python literal; multi-line text as a raw triple-quoted string if possible."""
+    """The value as a Python literal; multi-line text as a raw triple-quoted string if possible."""
     if isinstance(value, dict) and any(isinstance(v, str) and "\n" in v for v in value.values()):
         return "{\n" + "".join(f"    {key!r}: {literal(text)},\n" for key, text in value.items()) + "}"
     if not isinstance(value, str) or "\n" not in value:
@@ -156,5 +157,5 @@ def literal(value: Any) -> str:
 
 
 def rule(title: str) -> str:
-    """A comment that begins a section."""
+    """A comment line that starts a section."""
     return f"\n# --- {title} {'-' * max(3, 100 - len(title))}\n"

@@ -1,8 +1,7 @@
-"""Final judging: the best few, if they may be the fastest, are judged again at full length against all
-baselines.
+"""Final judging: the best few candidates are judged again, at full length and against all baselines.
 
-The fastest that passes wins, or the best by the run's objective (objective.py). If it does not clearly beat
-the best baseline, the compiler's own code is judged beside it, so that a run never returns a kernel slower
+Of the candidates that pass, the best by the run's objective (objective.py) wins. If it does not clearly beat
+the fastest baseline, the compiler's own code is judged as well, so that a run never returns a kernel slower
 than that.
 """
 
@@ -28,11 +27,11 @@ class FinalJudging:
     config: RunConfig
     times: ComparableTimes
     verdicts: dict[int, Verdict] = field(default_factory=dict)
-    """By step."""
+    """Final verdicts by step."""
 
     async def decide(self, leaders: list[Step], seeds: list[Step]) -> Outcome:
-        """The outcome of the run. `leaders`: working candidates; `seeds`: what compilers wrote, as far as it
-        works."""
+        """The outcome of the run. `leaders`: candidates that passed and may win. `seeds`: working code of
+        compilers."""
         if not leaders and not seeds:
             return Outcome(self.reason, notes=("no candidate passed",))
         await self._judge(leaders)
@@ -60,7 +59,7 @@ class FinalJudging:
         return Outcome(self.reason, best, verdict, tuple(self.verdicts), notes, by_shape=by_shape)
 
     async def _judge(self, steps: list[Step]) -> None:
-        """All at once: with a remote pool, each round trip counts."""
+        """Judge steps. All jobs are submitted at once, because a round trip to a remote pool may be slow."""
         verdicts = await asyncio.gather(*map(self.judge, steps))
         self.verdicts |= {step.number: verdict for step, verdict in zip(steps, verdicts, strict=True)}
 

@@ -1,9 +1,9 @@
 """What a run learns from its steps, and what it passes on to later runs.
 
-Within a run: attempts and errors follow from the steps; facts are what authors report. Across runs: every
-gain or loss of a step over its parent is an observation (method, bottleneck, hardware, language, family of
-the task, and its hypothesis, confirmed or refuted). A run reads the observations of earlier runs, and adds
-its own at the end.
+Within a run, the memory collects attempts and errors, which follow from the steps, and facts, which authors
+report. Across runs, every gain or loss of a step over its parent is an observation: method, bottleneck,
+hardware, language, family of the task, and the hypothesis, confirmed or refuted. A run reads the observations
+of earlier runs and adds its own at the end.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _FAMILIES = (
     ("pooling", r"[pP]ool"),
     ("reduction", r"\b(sum|mean|max|min|amax|amin|norm|var|std)\b"),
 )
-"""The first pattern that matches the reference's source names the family; element-wise if none does."""
+"""Families of tasks. The first pattern that matches the reference's source decides; if none matches, the
+family is element-wise."""
 _MAX_ADVICE = 6
 _MIN_EFFECT = math.log(1.02)
-"""Methods with a smaller expected effect are left out, unless a hypothesis about them was tested."""
+"""Smallest expected gain or loss (log of the speed-up) of a method that is shown; methods with a tested
+hypothesis are always shown."""
 
 
 def family(source: str) -> str:
-    """The kind of task: convolution, attention, matmul, ..."""
+    """The family of a task: convolution, attention, matmul, ..."""
     return next((name for name, pattern in _FAMILIES if re.search(pattern, source)), "element-wise")
 
 
@@ -65,7 +67,7 @@ def _failure(step: Step) -> str:
 
 
 def _gain(step: Step, parent: Step | None, times: ComparableTimes) -> float:
-    """Speed-up over its parent; over the fastest baseline if the parent has no time."""
+    """The speed-up of a step over its parent, or over the fastest baseline if the parent did not pass."""
     if gain := times.gain(step, parent):
         return gain
     ratios = step.verdict.speedup.values() if step.verdict else ()
@@ -75,7 +77,7 @@ def _gain(step: Step, parent: Step | None, times: ComparableTimes) -> float:
 def observations(
     steps: Iterable[Step], config: RunConfig, times: ComparableTimes, run: str
 ) -> Iterator[Observation]:
-    """The observations for later runs: each working step compared with its parent."""
+    """The observations for later runs: each step that passed, compared with its parent."""
     by_number = {step.number: step for step in steps}
     for step in by_number.values():
         parent = by_number.get(step.parent)
@@ -97,13 +99,13 @@ def observations(
 
 
 def _expected(step: Step, parent: Step, times: ComparableTimes) -> str:
-    """The step's hypothesis, and whether it was confirmed; empty if it expected no speed-up."""
+    """The step's hypothesis and whether it was confirmed; empty if the author expected no speed-up."""
     attempts = (event for event in events(step, parent, times) if isinstance(event, Attempt))
     return next((describe_expectation(attempt) for attempt in attempts if attempt.confirmed is not None), "")
 
 
 def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:
-    """What earlier runs found under similar conditions, in words; empty if they found nothing."""
+    """What earlier runs observed under similar conditions, one line for each method; may be empty."""
     if not knowledge.enabled:
         return ""
     bound = parent.diagnosis.bound.value if parent and parent.diagnosis else ""
@@ -119,5 +121,5 @@ def advice(knowledge: Knowledge, config: RunConfig, parent: Step | None) -> str:
 
 
 def _hardware(verdict: Verdict | None, config: RunConfig) -> str:
-    """The device that a verdict was made on; the target if that is unknown."""
+    """The device on which a verdict was measured; if unknown, the run's target."""
     return (verdict.environment.device if verdict else "") or config.target

@@ -1,20 +1,21 @@
 """The search loop of a run, asynchronous and repeatable.
 
-1. Measure the task once: probe and study (task_facts.py). The code of compilers makes the first steps
-   (authors/seeded.py).
+1. The task is measured once, by a probe and a study (task_facts.py). The code of compilers becomes the first
+   steps (authors/seeded.py).
 2. While the budget lasts and fewer than `concurrency` steps are open, the policy chooses a node and an action
-   from the tree and a random generator that is a function of (seed, step) alone. The step is on disk before
-   anything else happens.
-3. Each open step proceeds on its own: its author writes, duplicates are recognized, the pool judges, declared
-   tunables are searched (evaluator.py). Every stage is on disk when it is done.
-4. Results are settled in the order in which steps were chosen. So the tree that a choice sees depends on
-   results alone, never on timing, and a killed run continues exactly where it was.
-5. At the end the best few are judged again, at full length and against all baselines (final_judging.py).
+   from the tree and from a random generator that is a function of (seed, step) alone. The step is on disk
+   before anything else happens.
+3. Each open step proceeds on its own: its author writes a candidate, duplicates are dropped, the pool judges
+   the candidate and tunes its tunables (evaluator.py). Each stage is on disk when it is done.
+4. Results are settled in the order in which the steps were chosen. So the tree that a choice depends on is
+   determined by results, never by timing, and a killed run continues exactly where it was.
+5. At the end the best few candidates are judged again, at full length and against all baselines
+   (final_judging.py).
 
 Requests of the user (steering.py) are read between steps and change what is chosen next.
 
-If answers or results come from outside, the run requests everything it can and then stops with `Paused`.
-Resumed, it repeats the requests and finds what has arrived.
+If answers or results come from outside, the run requests everything it can and then stops with `Paused`. When
+it is resumed, it repeats the requests and finds what has arrived.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ from kernelpro.search.tree import Tree
 
 _MEMORY_TOKENS = 800
 _POLL_SECONDS = 0.5
-"""How often a running process looks for a request to stop."""
+"""Interval at which a running process checks for a request to stop."""
 
 
 def ignore_event(event: RunEvent) -> None:
@@ -124,7 +125,7 @@ class Engine(RunState):
 
     async def run(self, explain: bool = True) -> Outcome:
         """Work until the budget is spent or the floor is reached. A finished run continues if its budget was
-        raised; otherwise its outcome stands. `explain`: also diagnose the winner."""
+        raised; otherwise its stored outcome is returned. `explain`: also diagnose the winner."""
         self._store.clear_activity()
         self._emit(RunStarted())
         watcher = asyncio.create_task(self._watch_for_stop(asyncio.current_task()))
@@ -149,11 +150,11 @@ class Engine(RunState):
             self._store.add_event(RunPaused(str(paused)))
             raise paused from None
         except BadInput as error:
-            await self._drain()  # keep the results of steps that are under way: they were paid for
+            await self._drain()  # keep the results of open steps, which cost money and device time
             with suppress(BadInput):  # the store itself may have failed
                 self._store.add_event(RunFailed(str(error)))
             raise
-        except Exception as error:  # a defect of KernelPro: those who watch the run should read it
+        except Exception as error:  # a bug of KernelPro; the live page shows the event
             with suppress(BadInput):
                 reason = f"internal error of KernelPro: {type(error).__name__}: {error}"
                 self._store.add_event(RunFailed(reason))
@@ -166,7 +167,7 @@ class Engine(RunState):
             with suppress(BadInput):
                 self._store.clear_activity()
             self._store.save_wall_seconds(self.budget.wall_seconds)
-        if previous is None or not self._store.is_finished:  # within other limits than before
+        if previous is None or not self._store.is_finished:  # the limits have changed
             self._store.save_outcome(outcome)
         if explain and outcome.best is not None:
             with suppress(ResultPending):  # the run does not wait for a result from outside
@@ -177,13 +178,13 @@ class Engine(RunState):
         return outcome
 
     async def _drain(self) -> list[Step | BaseException]:
-        """Let every open step get as far as it can, on disk. Returns how each ended."""
+        """Wait until every open step has got as far as it can. Returns each step or its exception."""
         return await asyncio.gather(*self._open.values(), return_exceptions=True)
 
     async def _watch_for_stop(self, worker: asyncio.Task[Any] | None) -> None:
-        """Cancel the work as soon as the user asks for it."""
+        """Cancel the work as soon as the user requests a stop."""
         while True:
-            with suppress(BadInput):  # the disk is full, or the store is locked: the next transaction says so
+            with suppress(BadInput):  # disk full or store locked: the next transaction reports it
                 self._steering.poll()
             if self._steering.stops_now and worker:
                 self._stop_requested = True
@@ -219,8 +220,8 @@ class Engine(RunState):
             self._emit(Note(f"no seed from {facts.seed_errors}"))
 
     def _restore(self) -> None:
-        """Rebuild the tree from the stored steps, each added when the results that its choice saw were
-        settled."""
+        """Rebuild the tree from the stored steps. Before a step is added, the results that its choice
+        depended on are settled."""
         steps = self._store.steps()
         settled = [step for step in steps if step.stage == "settled"]
         self._steering.poll()
@@ -228,7 +229,7 @@ class Engine(RunState):
             self._index(step)
             if step.number in self._steering.applied_at:
                 self._author_state.forget_streaks()
-            # A resumed run may have seen more results than its concurrency allows.
+            # a choice of a resumed run may depend on more results than its concurrency implies
             visible = max(step.number - self._config.concurrency, step.parent, step.donor)
             while settled and settled[0].number <= visible:
                 self._apply(settled.pop(0))
@@ -250,7 +251,7 @@ class Engine(RunState):
     async def _search(self) -> str:
         """Choose, run and settle steps until there is a reason to stop. Returns the reason."""
         while True:
-            # Reasons may vanish as open steps settle: a step without an answer uses up no candidate.
+            # a reason may vanish when open steps settle: a step without an answer does not count
             reason = ""
             while not reason and len(self._open) < self._config.concurrency:
                 if self._apply_requests():
@@ -271,7 +272,7 @@ class Engine(RunState):
             self._settle(step)
 
     def _choose(self) -> bool:
-        """Start the next step; False if it has to wait for results."""
+        """Choose and start the next step; False if the choice has to wait for results."""
         number = len(self.tree)
         choice = SEED
         if number > max(self._author_state.seeds, len(self._race.designs)):
@@ -290,8 +291,8 @@ class Engine(RunState):
         return True
 
     def _is_premature(self, choice: Choice) -> bool:
-        """Whether one of the last few improvements would start from a settled kernel while new designs are
-        still open: one of them may be better."""
+        """Whether the budget is nearly spent and an improvement should wait for new designs that are still
+        open, because one of them may be a better start."""
         limit = self.budget.limits.candidates
         is_late = limit and limit - self.budget.candidates <= 2 * self._config.concurrency
         designs = (self.tree.nodes[child] for child in self.tree.nodes[0].children)
@@ -320,16 +321,16 @@ class Engine(RunState):
         if step.stage == "chosen":
             try:
                 step = self._save(await self._write(step))
-            finally:  # later steps do not wait for a step that waits for an answer itself
+            finally:  # also if the step waits for an answer: later steps do not wait for it
                 self._drafted[step.number].set()
         if step.stage == "drafted":
-            await self._wait_for_earlier_drafts(step)  # of two equal drafts the earlier step is judged
+            await self._wait_for_earlier_drafts(step)  # so that the later of two equal drafts is dropped
             step = self._save(await self._evaluate(step))
             self._emit(StepProgress(step.number, "judged"))
         return step
 
     async def _wait_for_earlier_drafts(self, step: Step) -> None:
-        """Return when all earlier steps are written, or wait for an answer themselves."""
+        """Wait until each earlier step is written, or waits for an answer itself."""
         for event in [event for number, event in self._drafted.items() if number < step.number]:
             await event.wait()
 
@@ -371,7 +372,7 @@ class Engine(RunState):
         )
 
     async def _submit(self, job: Job) -> Result:
-        """Send a job to the pool, and charge its device time."""
+        """Send a job to the pool and add its device time to the budget."""
 
         loop = asyncio.get_running_loop()
 
@@ -381,7 +382,7 @@ class Engine(RunState):
                 loop.call_soon_threadsafe(self._set_activity, job.id, progress.stage)
 
         if job.kind == "judge" and self._config.target == "cuda":
-            job = replace(job, sanitize=True)  # so that the debug agent knows the line of an illegal access
+            job = replace(job, sanitize=True)  # tells the debug agent the line of an illegal access
         try:
             result = await asyncio.wrap_future(self._pool.submit(job, on_progress))
         finally:
@@ -395,7 +396,7 @@ class Engine(RunState):
         return result
 
     def _set_activity(self, job: str, stage: str) -> None:
-        """Tell those who watch the run. Nothing depends on it."""
+        """Store what a job is doing, for displays. Nothing depends on it."""
         with suppress(BadInput):
             self._store.set_activity(job, stage)
 

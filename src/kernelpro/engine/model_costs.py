@@ -1,6 +1,6 @@
 """What the models of a run cost: by role, by step and in total.
 
-The transcripts hold every exchange, failed and cancelled ones included: these were paid for as well. Authors
+The transcripts contain every exchange, including failed and cancelled ones, which cost money too. Authors
 that use no transcripts report their cost in their steps.
 """
 
@@ -26,14 +26,15 @@ class ModelCosts:
 
     total: Cost
     roles: dict[str, Cost]
-    """Only roles that made calls."""
+    """Cost by role, for roles that made calls."""
     steps: dict[int, Cost]
+    """Cost by step."""
     prompts: tuple[str, ...]
-    """Versions of the prompts in order of use; more than one if KernelPro was updated in between."""
+    """Versions of the prompts in order of use; several if KernelPro was updated during the run."""
 
 
 def read(folder: Path, steps: Iterable[Step]) -> ModelCosts:
-    """The costs of a run. `folder` is the run's."""
+    """The costs of a run. `folder`: the run's folder."""
     spending, prompts = SpendingCap(), dict[str, None]()
     for entry in Transcripts(folder / FILE).entries():
         spending.restore([(entry.role, entry.key, entry.dollars, entry.cost)])

@@ -1,21 +1,22 @@
 """The objective of a run: which candidates have their energy measured, how the tree ranks them, and which one
 wins.
 
-    speed             the fastest; energy is not measured
-    energy-at-speed   of those within `speed_tolerance` of the fastest, the one with the least energy
-    edp               the smallest energy x delay
+    speed             the fastest candidate; energy is not measured
+    energy-at-speed   the lowest energy among candidates within `speed_tolerance` of the fastest
+    edp               the lowest energy x delay
 
-Measuring energy takes half a minute per candidate. During the search only candidates near their parent's
-speed are measured; in the final judging, all that may win. All energies are ratios to a baseline that is
-measured in alternation with the candidate, so that the temperature of the board does not decide.
+Measuring energy takes half a minute per candidate. During the search, only candidates near their parent's
+speed are measured; in the final judging, all candidates that may win. Every energy is a ratio to a baseline
+that is measured in alternation with the candidate, so that the temperature of the board cancels out.
 
 Times are comparable times (records/comparable.py): speed-ups over the run's baseline, as milliseconds. The
-tree ranks candidates by one number, a time. For the energy objectives this is the equivalent time:
+tree ranks candidates by one number, a time. For the energy objectives this is an equivalent time:
 
     edp               ms x sqrt(power ratio)    because edp ratio = time ratio^2 x power ratio
-    energy-at-speed   ms x (power ratio)^w      w: a fifth less power is worth the tolerance; more no more
+    energy-at-speed   ms x (power ratio)^w      w: 20 % less power is worth the whole tolerance, and more
+                                                savings are worth no more
 
-A candidate without a measured energy counts as one with the baseline's power.
+A candidate whose energy was not measured is ranked as if it took the baseline's power.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from kernelpro.engine.shape_dispatch import specialists
 from kernelpro.records import ComparableTimes, Energy, Finding, Point, RunConfig, Step, Verdict
 
 _ENERGY_RANGE = {"energy-at-speed": 1.0, "edp": 1.25}
-"""Energy is measured up to this multiple of the parent's time (and the tolerance). For edp a slower kernel
-may be better, but a quarter more time needs a third less power to make up for it."""
+"""Energy is measured if a candidate's time is at most this multiple of the parent's (plus the tolerance). For
+edp a slower kernel may be better, but 25 % more time must be made up for by 36 % less power."""
 _FULL_POWER_SAVING = 0.8
 """The power ratio that is worth the whole tolerance."""
 _MAX_FINALISTS = 6
 _RETIMING_SPREAD = 0.05
-"""Two judgements of a kernel may differ by more than their intervals: for 30 kernels on an H200, by up to 0.8
-%."""
+"""Margin for finalists: times of two judgements of a kernel may differ by more than their intervals. For 30
+kernels on an H200 they differed by up to 0.8 %."""
 
 
 def max_energy_ms(config: RunConfig, times: ComparableTimes, parent: Step | None) -> float:
-    """The time up to which a new candidate's energy is measured; 0: never."""
+    """The longest time at which a new candidate's energy is measured; 0: energy is not measured."""
     if config.objective == "speed":
         return 0.0
     base = times.ms(parent) or min(times.baselines.values())
@@ -48,7 +49,7 @@ def max_energy_ms(config: RunConfig, times: ComparableTimes, parent: Step | None
 
 
 def cost_ms(config: RunConfig, times: ComparableTimes, step: Step) -> float | None:
-    """The equivalent time of a step, by which the tree ranks it; None if it failed."""
+    """The equivalent time by which the tree ranks a step; None if it did not pass."""
     ms, energy = times.ms(step), _measured(step.verdict)
     if ms is None or energy is None or config.objective == "speed":
         return ms
@@ -61,8 +62,9 @@ def cost_ms(config: RunConfig, times: ComparableTimes, step: Step) -> float | No
 
 
 def finalists(config: RunConfig, times: ComparableTimes, ranked: Iterable[Step]) -> list[Step]:
-    """The steps to judge again: the first few, if they may be the fastest. For the energy objectives the
-    fastest, the first few, and all that may win. Of a task with several shapes, also the fastest for each."""
+    """The steps to judge again. For speed: the best few of the ranking that may be the fastest and, for a
+    task with several shapes, the fastest for each shape. For the energy objectives: the fastest, the best few
+    of the ranking, and others that may win."""
     steps, count = list(ranked), max(1, config.finalists)
     if config.objective == "speed":
         near_best = _perhaps_fastest(times, steps[:count])
@@ -105,10 +107,10 @@ def _milliseconds(times: ComparableTimes, passed: Mapping[int, Verdict]) -> dict
 
 
 def best(config: RunConfig, times: ComparableTimes, passed: Mapping[int, Verdict]) -> int | None:
-    """The winner among the steps that passed.
+    """The winner among the steps that passed; None if there are none.
 
-    If the energy of the fastest is unknown, it counts as having the baseline's power: only a step that surely
-    takes less wins over it.
+    If the energy of the fastest step is unknown, the step is assumed to take the baseline's power. Another
+    step wins over it only if its energy is certainly lower.
     """
     if not passed:
         return None
@@ -138,7 +140,7 @@ def best(config: RunConfig, times: ComparableTimes, passed: Mapping[int, Verdict
 def notes(
     config: RunConfig, times: ComparableTimes, passed: Mapping[int, Verdict], winner: int
 ) -> tuple[str, ...]:
-    """What energy meant for the choice of the winner."""
+    """Remarks on how energy influenced the choice of the winner."""
     if config.objective == "speed":
         return ()
     energy = _measured(passed[winner])
@@ -163,7 +165,7 @@ def notes(
 
 
 def describe(config: RunConfig) -> str:
-    """The objective in words, for authors; empty for speed."""
+    """The objective in words, for the author; empty for speed."""
     tolerance = f"{config.speed_tolerance:.0%}"
     return {
         "speed": "",
@@ -173,7 +175,7 @@ def describe(config: RunConfig) -> str:
 
 
 def describe_energy(step: Step) -> str:
-    """The energy of a step in words, for the author who improves it; empty if it is unknown."""
+    """The energy of a step in words, for the author of the next step; empty if unknown."""
     energy = _measured(step.verdict)
     if energy is None:
         return ""
@@ -185,9 +187,9 @@ def describe_energy(step: Step) -> str:
 
 
 def front(times: ComparableTimes, verdicts: Mapping[int, Verdict | None]) -> tuple[Point, ...]:
-    """All candidates with a known energy, fastest first; `best` marks the Pareto front of time and energy.
+    """All candidates with a measured energy, fastest first; `best` marks the Pareto front of time and energy.
 
-    All candidates of a run are measured against the same baseline; one that was not is left out.
+    The candidates of a run are measured against one baseline. A candidate with another baseline is left out.
     """
     points = [
         Point(
@@ -210,8 +212,8 @@ def front(times: ComparableTimes, verdicts: Mapping[int, Verdict | None]) -> tup
 
 
 def gain_of_advice(finding: Finding, times: ComparableTimes, parent: Step, step: Step) -> float | None:
-    """The factor by which a step improved on its parent in the finding's own measure: speed or energy. None
-    if unknown."""
+    """The factor by which a step improved on its parent, in the finding's objective: speed or energy. None if
+    unknown."""
     if finding.objective == "speed":
         return times.gain(step, parent)
     before, after = _measured(parent.verdict), _measured(step.verdict)

@@ -1,5 +1,5 @@
-"""Profiles a candidate in two stages: cheap facts and classification, then only the counters that its class
-needs."""
+"""Profiles a candidate in two stages: cheap measurements and the class of the bottleneck, then only the
+hardware counters that this class needs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ class ProfileSpec:
     target: Target | None = None
     options: Options = field(default_factory=Options)
     references: tuple[str, ...] = ()
-    """Baselines to profile beside the candidate."""
+    """Baselines to profile as well, for comparison."""
     tracer: str = "auto"
+    """See `ProfileRequest.tracer`."""
     all_counters: bool = False
-    """Collect the counters of every diagnostic and run it, whatever the class."""
+    """Whether to collect the counters of all diagnostics and run all of them, whatever the class."""
     single_job: bool = False
-    """Collect all GPU counters in the first job. In a spool a second job costs more time than the counters
-    do."""
+    """Whether to collect all GPU counters in the first job. In a spool, a second job takes longer than
+    collecting them."""
     energy: bool = False
-    """Whether energy is an objective: then the diagnostics for energy run too."""
+    """Whether energy is an objective, so that the diagnostics for energy run too."""
 
 
 async def profile(
@@ -74,7 +75,8 @@ def _without_comparison(profile: Profile, reason: str, enable: str = "") -> Prof
 
 
 def _job(spec: ProfileSpec, request: ProfileRequest) -> Job:
-    """The tracer is part of every request: a worker that has dropped the candidate traces it again."""
+    """A profile job. Every request names the tracer, because a worker that has dropped the candidate traces
+    it again."""
     request = replace(request, tracer=spec.tracer)  # type: ignore[arg-type]
     return Job("profile", "profile", spec.task, spec.candidate, spec.target, spec.options, request)
 

@@ -1,4 +1,4 @@
-"""What an author is shown of a run: the node, its relatives, the leaders, and what was learned."""
+"""What an author sees of a run: the node, its relatives, the best candidates, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class PromptContext:
         )
 
     def _attempt(self, step: Step) -> int:
-        """How many earlier steps have the same parent and action."""
+        """The number of earlier steps with the same parent and action, without pasted ones."""
         earlier = (self.steps[n] for n in self.tree.nodes[step.parent].children if n < step.number)
         return sum(other.action == step.action and not other.pasted for other in earlier)
 
     def _settled(self, numbers: Iterable[int]) -> tuple[KnownCandidate, ...]:
-        """The latest settled relatives, the latest first."""
+        """The candidates of these steps that are settled and have a source: the latest few, latest first."""
         settled = [
             self.steps[n]
             for n in numbers

@@ -1,7 +1,7 @@
-"""The state of a run in memory: the tree, the steps, what was spent, and what the user asked for.
+"""The state of a run in memory: the tree, the steps, the budget, and the user's requests.
 
-Everything here happens at once, between two moments at which the engine (loop.py) waits. It changes the state
-and the store together, so that a killed run is restored to the same state.
+No method here waits, so each change is atomic for the engine (loop.py). It changes the state and the store
+together, so that a killed run is restored to the same state.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class RunState(ABC):
     """Base of the engine."""
 
     facts: TaskFacts | None = None
-    """What is known of the task; None until it is measured."""
+    """Measurements of the task; None until it is measured."""
     tree: Tree
-    """Set as soon as the task is measured."""
+    """The search tree. Set when the task is measured."""
     times: ComparableTimes
-    """Likewise: the scale on which steps are compared."""
+    """The time scale on which steps are compared. Set when the task is measured."""
     _author_state: AuthorState
 
     def __init__(self, store: RunStore, author: Author, on_event: OnEvent):
@@ -88,7 +88,7 @@ class RunState(ABC):
             self._first_with[fingerprint] = min(step.number, self._first_with.get(fingerprint, step.number))
 
     def _count(self, step: Step) -> None:
-        """Count a new step: candidates of the author against the budget, those of the user apart."""
+        """Count a new step. Only the author's candidates count against the budget, not pasted ones."""
         if not step.pasted:
             self.budget.begin()
             return
@@ -97,25 +97,25 @@ class RunState(ABC):
             self._author_state.exhausted_nodes.add(step.number)
 
     def _apply(self, step: Step) -> None:
-        """Enter a settled step into the tree, the budget, the author's state and the memory."""
+        """Add a settled step to the tree, the budget, the author's state and the memory."""
         cost_ms = objective.cost_ms(self._config, self.times, step)
         self.tree.settle(step.number, cost_ms, void=step.verdict is None)
         self.budget.settle(step)
         self._author_state.record(step)
-        if step.number > self._author_state.seeds:  # the compiler's code is not the author's experience
+        if step.number > self._author_state.seeds:  # the author learns nothing from the compiler's code
             for event in learning.events(step, self.steps.get(step.parent), self.times):
                 self._memory.add(event)
 
     def _best_speedup(self, step: Step) -> float:
-        """The speed-up over the fastest baseline of the best candidate among steps that were settled when
-        this step was chosen, so that a resumed run sees the same; 0 without any."""
+        """The best candidate's speed-up over the fastest baseline; 0 if there is none. Only steps count that
+        were settled when this step was chosen, so that a resumed run gets the same value."""
         settled = range(1, step.number - self._config.concurrency + 1)
         times = [self.times.ms(self.steps.get(number)) for number in settled]
         return max((self.tree.baseline_ms / ms for ms in times if ms), default=0.0)
 
     def _judged_code(self, step: Step) -> dict[str, int]:
-        """Earlier steps by the hash of their machine code: only those that were settled when this step was
-        chosen, so that a resumed run sees the same."""
+        """Earlier steps by the hash of their machine code. Only steps count that were settled when this step
+        was chosen, so that a resumed run gets the same value."""
         by_code: dict[str, int] = {}
         for number in range(1, step.number - self._config.concurrency + 1):
             verdict = self.steps[number].verdict
@@ -141,13 +141,14 @@ class RunState(ABC):
     # --- requests of the user --------------------------------------------------------------------------
 
     def _apply_requests(self) -> bool:
-        """Apply what the user asked for. Returns whether a pasted kernel became the next step."""
+        """Apply the user's pending requests. Returns whether a pasted kernel became the next step."""
         self._steering.poll()
         number = len(self.tree)
         if self._steering.pinned and self._author_state.is_exhausted(
             self.tree, self._steering.forbidden(self.tree)
         ):
-            self._emit(Note(f"no idea is left below step {self._steering.pinned}: its pin is released"))
+            pinned = self._steering.pinned
+            self._emit(Note(f"the author has no idea left below step {pinned}: its pin is released"))
             self._store.add_event(NodePinned(0))
             self._steering.poll()
         for id, request in list(self._steering.pending.items()):
@@ -164,7 +165,8 @@ class RunState(ABC):
         return False
 
     def _carry_out(self, request: SteeringEvent, number: int) -> str:
-        """What a request changes beside the state of `Steering`. Returns why it cannot be met, else empty."""
+        """Make the changes of a request outside of `Steering`. Returns why it is refused, else an empty
+        text."""
         match request:
             case BudgetAdded():
                 self._config = replace(self._config, limits=raised(self._config.limits, request))
@@ -173,7 +175,7 @@ class RunState(ABC):
                 self._author_budget_spent = ""
                 for step in self.steps.values():
                     if step.stage == "chosen" and not self._is_open(step):
-                        self._start(step)  # the author had no money for it
+                        self._start(step)  # the author's budget had not sufficed for it
             case NodePinned(step) | BranchClosed(step) if step >= number:
                 return f"there is no step {step}"
             case NodePinned(step) if step and self.tree.nodes[step].state == "pending":
@@ -185,7 +187,7 @@ class RunState(ABC):
         return ""
 
     def _start_pasted(self, id: int, request: KernelPasted) -> bool:
-        """Make a pasted kernel the next step; not before its parent is settled."""
+        """Make a pasted kernel the next step, unless its parent is still open. Returns whether it is."""
         number = len(self.tree)
         try:
             fingerprint = source_fingerprint(self._store.source(request.source))

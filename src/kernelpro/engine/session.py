@@ -1,8 +1,8 @@
-"""A run from its request to its outcome: validated, created or reopened, worked on, and closed.
+"""The life of a run: validated, created or reopened, worked on, and closed.
 
-validate      rejects a bad author or model name, before a pool is started
+validate      rejects an unusable author, model or objective, before a pool is started
 open_run      creates the run of a request, or reopens the run that the same request created
-continue_run  works on a run until its budget is spent; a finished run returns its outcome at once
+continue_run  works on a run until its budget is spent; for a finished run, returns its outcome at once
 closing       writes the report and closes the run, however the work ended
 """
 
@@ -32,24 +32,24 @@ class RunRequest:
     """A run to create or to reopen."""
 
     config: RunConfig
-    """Its target counts only if `target` is given."""
+    """The configuration. Its target is used only if `target` is given."""
     runs_dir: Path
     target: Target | None = None
     """None: a GPU if the pool has one, else the CPU."""
     name: str = ""
-    """The name of the run; empty: that of the task."""
+    """Name of the run; empty: the name of the task."""
     reuse: Literal["never", "unfinished", "always"] = "never"
-    """Whether to reopen a run with the same name and configuration."""
+    """Whether to reopen an existing run with the same name and configuration."""
 
 
 def validate(request: RunRequest) -> RunRequest:
-    """The request with absolute paths. Raises BadInput for an author, a model or an objective that cannot be
+    """The request with absolute paths. Raises BadInput if the author, a model or the objective cannot be
     used."""
     config = with_absolute_paths(request.config, request.runs_dir)
     if config.objective != "speed" and len(config.task.shapes) > 1:
         raise BadInput(
-            f"objective {config.objective}: energy is measured for one shape, and the task has "
-            f"{len(config.task.shapes)}: give the one with the most calls, or use objective speed"
+            f"objective {config.objective}: energy can be measured for one shape only, and the task has "
+            f"{len(config.task.shapes)}: keep the shape with the most calls, or use objective speed"
         )
     create_author(config, request.runs_dir / "unused")
     return replace(request, config=config)
@@ -69,7 +69,7 @@ def open_run(request: RunRequest, pool: Pool) -> RunStore:
 
 
 def find_or_create_run(request: RunRequest) -> RunStore:
-    """Create or reopen the run of a request that was checked before. Needs no pool."""
+    """Create or reopen the run of a checked request. Needs no pool."""
     config = request.config
     name = re.sub(r"[^\w.-]+", "-", request.name or config.task.name)
     folders = sorted(request.runs_dir.glob(f"{name}-*")) if request.reuse != "never" else []
@@ -81,18 +81,19 @@ def find_or_create_run(request: RunRequest) -> RunStore:
                 store.save_config(config)
                 return store
             store.close()
-        except BadInput:  # the run was killed before its configuration was on disk, and is empty
+        except BadInput:  # the run was killed before its configuration was on disk
             continue
     return RunStore.create(request.runs_dir, config, name)
 
 
 def identity(config: RunConfig) -> str:
-    """What decides how a run ends: neither where its jobs run, nor whether the run waits for them."""
+    """The part of a configuration that determines the result of a run: all but where jobs run, and whether
+    the run waits for them."""
     return replace(config, wait=False, pool="local", gpu_name="").nondefault_json()
 
 
 def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event) -> Engine:
-    """The engine of a run, with its author and the knowledge of earlier runs. Locks the run."""
+    """Lock a run and return its engine, with the author and the knowledge of earlier runs."""
     store.lock()
     config = store.config()
 
@@ -106,8 +107,8 @@ def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event)
 async def continue_run(
     store: RunStore, pool: Pool, on_event: OnEvent = ignore_event, explain: bool = True
 ) -> Outcome:
-    """Work on a run until its budget is spent. A finished run returns its outcome, unless its limits were
-    changed.
+    """Work on a run until its budget is spent, and return its outcome. A finished run is continued only if
+    its limits were changed.
 
     `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
     """
@@ -128,7 +129,7 @@ def closing(
     """Write the report and close the run, however the block ends.
 
     `delete_if_unmeasured`: delete the run instead if the block raises BadInput before the task is measured.
-    Then the task does not run or cannot be scored, the error says why, and there is nothing to resume.
+    In this case the task does not run or cannot be scored, and there is nothing to resume.
     """
     delete = False
     try:
@@ -160,7 +161,7 @@ def pool_target(pool: Pool) -> Target:
 def check_objective(pool: Pool, target: Target, objective: Objective) -> None:
     """Raise BadInput if the objective needs energy and the pool's workers cannot measure it.
 
-    If no worker is there to tell, its verdicts will.
+    If no worker is available, the verdicts will say so.
     """
     if objective == "speed":
         return

@@ -1,8 +1,8 @@
-"""Whether a task with several shapes gets one kernel for all of them, or one for each.
+"""Decides whether a task with several shapes gets one kernel for all shapes, or one for each.
 
-Every candidate is right for all shapes, but not the fastest for all, by comparable times. One kernel is
-simpler, and the drop-in module checks fewer guards. So shapes get kernels of their own only if one for all
-takes more than 5 % longer.
+Every candidate is correct for all shapes, but another one may be the fastest for each shape. One kernel is
+simpler, and the drop-in module checks fewer guards. So each shape gets its own kernel only if one kernel for
+all shapes takes more than 5 % longer (comparable times).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kernelpro.records import ComparableTimes, Interval, ShapeTimes, Step, Verdi
 from kernelpro.records.shapes import mean_times, total_speedup
 
 MAX_EXTRA_TIME = 0.05
-"""What one kernel for all shapes may cost, as a share of the time of all calls."""
+"""How much longer one kernel for all shapes may take, as a share of the time of all calls."""
 
 
 def specialists(times: ComparableTimes, steps: Iterable[Step]) -> list[Step]:
-    """The fastest step for each shape; none for a task with one shape."""
+    """The fastest step for each shape, without repetitions; none for a task with one shape."""
     judged = [step for step in steps if step.verdict and len(step.verdict.shapes) > 1]
     if not judged:
         return []
@@ -28,7 +28,7 @@ def specialists(times: ComparableTimes, steps: Iterable[Step]) -> list[Step]:
 
 
 def _fastest_by_shape(times: ComparableTimes, verdicts: Mapping[int, Verdict]) -> tuple[int, ...]:
-    """The step for each shape."""
+    """The fastest step for each shape."""
     shapes = range(len(next(iter(verdicts.values())).shapes))
     return tuple(min(verdicts, key=lambda step: times.of_shape(verdicts[step], number)) for number in shapes)
 
@@ -36,8 +36,8 @@ def _fastest_by_shape(times: ComparableTimes, verdicts: Mapping[int, Verdict]) -
 def choose_by_shape(
     times: ComparableTimes, passed: Mapping[int, Verdict], best: int
 ) -> tuple[tuple[int, ...], Verdict]:
-    """The step for each shape and the verdict on all of them together; `best` and its own verdict, without
-    steps, where it is the winner for all shapes."""
+    """The step for each shape, and the verdict on all these kernels together. If `best` wins for all shapes:
+    no steps, and its own verdict."""
     verdict = passed[best]
     if len(verdict.shapes) < 2:
         return (), verdict
@@ -59,5 +59,5 @@ def _mean(values: Iterable[float], shapes: Iterable[ShapeTimes]) -> float:
 
 
 def _timed(shape: ShapeTimes, ms: float) -> ShapeTimes:
-    """The shape with another time of the candidate."""
+    """The shape with this time of the candidate."""
     return replace(shape, times=shape.times | {"candidate": Interval(ms, ms, ms)})

@@ -1,17 +1,17 @@
-"""The user's requests to a run: what they ask for, and what the search may still choose.
+"""Steering: the user's requests to a run, and what they allow the search to choose.
 
-Requests are events in the store (records/events.py). Any process adds them; the engine alone applies them:
+Requests are events in the store (records/events.py). Any process may add them; only the engine applies them:
 
-1. Between two steps it reads the requests that arrived, and applies them in their order. With each it stores
-   `SteeringApplied`: the number of the step that is chosen next.
+1. Between two steps the engine reads the new requests and applies them in order. For each it stores a
+   `SteeringApplied` with the number of the step that is chosen next.
 2. A resumed run replays all applied requests, and applies the pending ones before its first choice. So a
    choice depends on the tree, the seed, the step and the requests applied before it, never on timing.
-3. A request to stop is for the process that works on the run when it arrives. It acts at once, not between
-   steps.
+3. A request to stop is meant for the process that works on the run when the request arrives. It takes effect
+   at once, not between steps.
 
-A pinned node or closed branches restrict the tree that the policy sees. The step after a pin starts at the
-pinned node itself; then the policy searches its branch as if that node were the reference. It does not see
-closed branches.
+A pinned node and closed branches restrict the tree that the policy sees. The first step after a pin starts at
+the pinned node itself. Then the policy searches the node's branch as if the node were the reference. The
+policy does not see closed branches.
 """
 
 from __future__ import annotations
@@ -46,52 +46,52 @@ class Hint:
     """A hint, and the steps that see it."""
 
     id: int
-    """Of the event that gave it."""
+    """Id of the event that gave the hint."""
     text: str
     first_step: int
     last_step: int | None = None
-    """None: all later ones."""
+    """None: all later steps see it."""
 
 
 @dataclass
 class Steering:
-    """The requests of a run: applied ones as a state, pending ones as a list."""
+    """The requests of a run: the state that the applied ones led to, and the pending ones."""
 
     store: RunStore
     pending: dict[int, SteeringEvent] = field(default_factory=dict)
-    """By id, in order."""
+    """Pending requests by the id of their event, in order."""
     pinned: int = 0
-    """Search only below this step; 0: everywhere."""
+    """Search only in the branch of this step; 0: in the whole tree."""
     closed: set[int] = field(default_factory=set)
     """The first steps of closed branches."""
     hints: list[Hint] = field(default_factory=list)
     profiles: list[int] = field(default_factory=list)
     """Steps whose profile was requested."""
     finish: bool = False
-    """End the search: the user asked for it."""
+    """Whether the user asked to end the search."""
     applied_at: set[int] = field(default_factory=set)
     """The steps that were chosen right after a request took effect."""
     _pinned_at: int = 0
-    """The step that was chosen next."""
+    """The step that was chosen right after the last pin."""
     _last: int = 0
-    """The last event that was read."""
+    """Id of the last event that was read."""
 
     def poll(self) -> None:
-        """Read what was added to the store, and replay what was applied."""
-        last = self.store.last_event  # later polls need not look at events up to here, of any kind
+        """Read new events from the store, and replay the requests that were applied."""
+        last = self.store.last_event  # later polls skip all events up to here
         for id, event in self.store.steering_after(self._last):
             last = max(last, id)
             if isinstance(event, SteeringApplied):
                 request = self.pending.pop(event.request, None)
                 if request and not event.refused:
                     self._replay(event.request, request, event.step)
-            elif not isinstance(event, AnswerGiven):  # answers reach the run through the inbox
+            elif not isinstance(event, AnswerGiven):  # the run gets answers through the inbox
                 self.pending[id] = event
         self._last = last
 
     @property
     def stops_now(self) -> bool:
-        """Whether the process should stop at once."""
+        """Whether this process should stop at once."""
         stop = False
         for id, event in self.pending.items():
             if isinstance(event, ResumeRequested):
@@ -101,7 +101,7 @@ class Steering:
         return stop
 
     def apply_stops(self, step: int) -> None:
-        """Mark all requests to stop as met: the process stops now."""
+        """Mark all requests to stop as applied: the process stops now."""
         for id, event in list(self.pending.items()):
             if isinstance(event, StopRequested) and not event.finish:
                 self.apply(id, step)
@@ -146,7 +146,7 @@ class Steering:
     # --- what may be chosen ----------------------------------------------------------------------------
 
     def forbidden(self, tree: Tree) -> set[int]:
-        """Nodes that may not be expanded: closed branches, and everything outside of a pinned one."""
+        """Nodes that may not be expanded: those in closed branches or outside of the pinned branch."""
         if not self.pinned and not self.closed:
             return set()
         allowed = set(self._allowed(tree))
@@ -162,7 +162,7 @@ class Steering:
                 yield node.id
 
     def choose(self, policy: Policy, tree: Tree, rng: random.Random) -> Choice:
-        """The policy's choice within what the user allows."""
+        """The policy's choice in the part of the tree that the user allows."""
         if not self.pinned and not self.closed:
             return policy.choose(tree, rng)
         pinned = tree.nodes[self.pinned]
@@ -174,13 +174,13 @@ class Steering:
             return expand(pinned)
         parent = tree.nodes[ids[choice.parent]]
         donor = tree.nodes[ids[choice.donor]] if choice.donor is not None else None
-        if donor and donor.seed == parent.seed:  # two branches of the pinned node have one seed
+        if donor and donor.seed == parent.seed:  # branches of the pinned node have the same seed
             return expand(parent)
         return Choice(parent.id, choice.action, donor.id if donor else None)
 
 
 def _restricted(tree: Tree, ids: list[int]) -> Tree:
-    """A tree of these nodes alone, numbered by their place in the list. The first is its root."""
+    """A tree of only these nodes, numbered by their position in the list. The first one is its root."""
     root = tree.nodes[ids[0]]
     numbers = {id: number for number, id in enumerate(ids)}
     seeds = sum(id <= tree.compiler_seeds for id in ids) - 1 if not root.id else 0
@@ -202,7 +202,7 @@ def _restricted(tree: Tree, ids: list[int]) -> Tree:
 
 
 def raised(limits: Limits, added: BudgetAdded) -> Limits:
-    """The limits with more budget. A limit of 0 means that there is none, and stays."""
+    """The limits with more budget. A limit of 0 means no limit, and stays."""
     amounts = {
         name: getattr(limits, name) + amount
         for name, amount in added.to_json().items()
@@ -212,7 +212,7 @@ def raised(limits: Limits, added: BudgetAdded) -> Limits:
 
 
 def has_requests(store: RunStore) -> bool:
-    """Whether the user asked for something that no process has applied yet."""
+    """Whether there are requests that no process has applied yet."""
     steering = Steering(store)
     steering.poll()
     return bool(steering.pending)
@@ -220,7 +220,7 @@ def has_requests(store: RunStore) -> bool:
 
 def apply_budget(store: RunStore) -> bool:
     """Apply pending requests for more budget to the configuration of a run that this process has locked.
-    Returns whether there is other work that the user asked for: a pasted kernel or a profile."""
+    Returns whether the user requested other work: a pasted kernel or a profile."""
     steering = Steering(store)
     steering.poll()
     next_step = len(store.steps()) + 1

@@ -1,4 +1,4 @@
-"""Profiles and diagnoses steps before they are improved."""
+"""Profiles and diagnoses a step before it is improved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelpro.records.events import RunEvent, StepProgress
 
 @dataclass
 class StepProfiler:
-    """Diagnoses each step at most once, however many authors wait for it."""
+    """Diagnoses each step at most once, however many other steps wait for the diagnosis."""
 
     config: RunConfig
     store: RunStore
@@ -28,11 +28,11 @@ class StepProfiler:
     save: Callable[[Step], Step]
     """Stores a step and updates `steps`."""
     baselines: dict[str, float]
-    """Milliseconds by name."""
+    """Time of a call in ms, by baseline."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     async def ensure_profiled(self, number: int) -> None:
-        """Return when the step has a diagnosis, or a reason why it has none."""
+        """Profile a step, unless it has a diagnosis or the reason why it has none."""
         step = self.steps[number]
         if step.diagnosis is not None or step.details.profile_error:
             return
@@ -41,7 +41,7 @@ class StepProfiler:
         await self._tasks[number]
 
     def cancel(self) -> None:
-        """Cancel all profiles that are under way."""
+        """Cancel all profiles in progress."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -79,5 +79,5 @@ class StepProfiler:
 
 
 def load_track_record(config: RunConfig) -> TrackRecord:
-    """What each diagnostic's advice has gained; empty for a run that does not use the knowledge of others."""
+    """The measured gains of each diagnostic's advice; empty if the run does not use knowledge."""
     return TrackRecord.load() if config.knowledge else TrackRecord()

@@ -4,9 +4,9 @@
     RUNS/<id>/sources/<hash>.py  written once, under a temporary name first
     RUNS/<id>/lock               locked while a process works on the run; released when the process dies
 
-A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most what
-was in flight. Numbered migrations bring older files up to date; a file of a newer schema is rejected. The
-store reports what it cannot read, and keeps everything else.
+A step is written at each stage (chosen, drafted, judged, settled), so that a killed run loses at most the
+work since the last stage. Migrations bring older files up to date; a file with a newer schema is rejected.
+The store reports what it cannot read (`RunStore.damage`) and returns everything else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STATE_AFTER: dict[type[RunEvent], RunState] = {
     RunFailed: "failed",
     RunStopped: "stopped",
 }
-"""The state of a run without an outcome that no process works on, by the last event of these types."""
+"""The state of a run without an outcome on which no process works, by the last event of these types."""
 
 
 def runs_dir(given: str | Path | None = None) -> Path:
@@ -54,15 +54,16 @@ def runs_dir(given: str | Path | None = None) -> Path:
 
 
 class RunStore:
-    """One process opens it for writing (`lock`), any number of processes for reading."""
+    """The stored data of a run. One process works on the run (`lock`); any number of processes may read it
+    and add requests of the user."""
 
     def __init__(self, folder: Path, file: str = "run.db"):
         self.folder = folder
         self.damage: list[str] = []
-        """One line for each thing that could not be read."""
+        """One line for each record that could not be read."""
         self._lock: int | None = None
         self.locked_after = 0
-        """The last event when this process locked the run: later requests are for this process."""
+        """Id of the last event when this process locked the run. Later requests are for this process."""
         with readable_errors(folder):
             self._db = open_database(folder / file, create=file == _UNFINISHED)
 
@@ -82,7 +83,7 @@ class RunStore:
                     continue
             (folder / "sources").mkdir()
         try:
-            store = cls(folder, _UNFINISHED)  # others see the run once it is whole
+            store = cls(folder, _UNFINISHED)  # other processes see the run only after it is complete
             store.save_config(config)
             store._set("created", time.time())
             store.close()
@@ -99,7 +100,7 @@ class RunStore:
         folder = runs_dir / run
         if not (folder / "run.db").is_file():
             names = ", ".join(sorted(path.parent.name for path in runs_dir.glob("*/run.db"))[-5:]) or "none"
-            raise BadInput(f"no run is called {run} in {runs_dir}; there are: {names}")
+            raise BadInput(f"there is no run {run} in {runs_dir}; existing runs: {names}")
         return cls(folder)
 
     def lock(self) -> None:
@@ -120,7 +121,7 @@ class RunStore:
         self.locked_after = self.last_event
 
     def state(self) -> RunState:
-        """`running` while a process works on it; else `finished`, `waiting` (for answers or results from
+        """`running` while a process works on the run; else `finished`, `waiting` (for answers or results from
         outside), `failed` or `stopped` (interrupted or killed)."""
         if self._is_locked():
             return "running"
@@ -138,7 +139,7 @@ class RunStore:
     def _is_locked(self) -> bool:
         try:
             handle = os.open(self.folder / "lock", os.O_RDONLY)
-        except OSError:  # no process has worked on it yet
+        except OSError:  # no process has worked on the run yet
             return False
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -153,9 +154,9 @@ class RunStore:
         self.lock()
         self.close()
         with readable_errors(self.folder):
-            (self.folder / "run.db").unlink()  # no process opens it from now on
+            (self.folder / "run.db").unlink()  # from now on no process can open it
             shutil.rmtree(self.folder, ignore_errors=True)
-            if self.folder.exists():  # a process that had just opened it added a file
+            if self.folder.exists():  # a process that had it open added a file
                 shutil.rmtree(self.folder)
 
     def close(self) -> None:
@@ -200,51 +201,51 @@ class RunStore:
 
     @property
     def created(self) -> float:
-        """Seconds since the epoch."""
+        """Time of creation in seconds since the epoch."""
         return float(self._get("created") or 0.0)
 
     @property
     def wall_seconds(self) -> float:
-        """Time spent on the run, over all processes that worked on it."""
+        """Wall seconds spent on the run, summed over all processes that worked on it."""
         return float(self._get("wall_seconds") or 0.0)
 
     def save_wall_seconds(self, seconds: float) -> None:
-        """Replace the time spent on the run."""
+        """Replace the wall seconds spent on the run."""
         self._set("wall_seconds", seconds)
 
     @property
     def device_seconds(self) -> dict[str, float]:
-        """Device time by use, over all processes that worked on the run."""
+        """Device seconds by use, summed over all processes that worked on the run."""
         return dict(self._get("device_seconds") or {})
 
     def add_device_seconds(self, use: str, seconds: float) -> None:
-        """Add device time to a use."""
+        """Add device seconds to a use: candidates, final judging, or another kind of job."""
         totals = self.device_seconds
         self._set("device_seconds", totals | {use: totals.get(use, 0.0) + seconds})
 
     def save_task_facts(self, facts: TaskFacts) -> None:
-        """Save what was measured of the task before the first candidate."""
+        """Save the measurements of the task."""
         self._set("task_facts", facts.to_json())
 
     def task_facts(self) -> TaskFacts | None:
-        """What was measured of the task; None until then."""
+        """The measurements of the task; None before it is measured."""
         data = self._get("task_facts")
         return TaskFacts.from_json(data) if data else None
 
     def save_outcome(self, outcome: Outcome) -> None:
-        """Save how the run ended, and within which limits."""
+        """Save the outcome of the run, and the limits within which it was reached."""
         self._set("outcome", outcome.to_json())
         self._set("outcome_limits", self.config().limits.to_json())
 
     def outcome(self) -> Outcome | None:
-        """How the run ended; None if it has not."""
+        """The outcome of the run; None if it has not ended."""
         data = self._get("outcome")
         return Outcome.from_json(data) if data else None
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended for good: with the limits that it has now, and not for lack of
-        answers."""
+        """Whether the run has ended and a resumed run would do nothing: its limits have not changed since,
+        and it did not end for lack of answers."""
         outcome = self.outcome()
         if outcome is None or outcome.unanswered:
             return False
@@ -260,13 +261,14 @@ class RunStore:
     # --- steps -----------------------------------------------------------------------------------------
 
     def save_step(self, step: Step) -> None:
-        """Save a step in its current stage. It is on disk when this returns."""
+        """Save a step in its current stage. It is on disk when this method returns."""
         with readable_errors(self.folder):
             data = json.dumps(step.to_json(), separators=(",", ":"))
             self._db.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?)", (step.number, step.stage, data))
 
     def steps(self) -> list[Step]:
-        """All steps in order. A step that cannot be read is reset to stage `chosen`, to be done again."""
+        """All steps in order. A step that cannot be read is returned in stage `chosen`, so that it is done
+        again."""
         return self._read_steps("")
 
     def _read_steps(self, condition: str, *values: int) -> list[Step]:
@@ -284,13 +286,12 @@ class RunStore:
         return steps
 
     def step(self, number: int) -> Step | None:
-        """The step with this number."""
+        """The step with this number; None if there is none."""
         return next(iter(self._read_steps("WHERE number = ?", number)), None)
 
     def steps_changed_after(self, last: int, limit: int = -1) -> tuple[int, list[dict[str, Any]]]:
-        """The steps that were saved after the change `last`, as stored JSON, and the last change that the
-        list covers; at most `limit` steps, -1: all. Those who watch a run read it again and again with that
-        number."""
+        """The number of the latest change in the list, and the steps that were saved after the change `last`,
+        as stored JSON; at most `limit` steps (-1: all). A display polls with the number that it got last."""
         with readable_errors(self.folder):
             rows = self._db.execute(
                 "SELECT id, number, data FROM step_change JOIN step USING (number) "
@@ -301,7 +302,7 @@ class RunStore:
 
     @property
     def version(self) -> int:
-        """A number that changes whenever another connection has changed the run."""
+        """A number that changes whenever another connection changes the run."""
         with readable_errors(self.folder):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
@@ -335,7 +336,7 @@ class RunStore:
     # --- events ----------------------------------------------------------------------------------------
 
     def add_event(self, event: RunEvent) -> int:
-        """Append to the log of the run; returns the id of the event."""
+        """Append an event to the run; returns its id."""
         with readable_errors(self.folder):
             text = json.dumps(event.to_json(), separators=(",", ":"))
             cursor = self._db.execute(
@@ -344,11 +345,11 @@ class RunStore:
         return int(cursor.lastrowid or 0)
 
     def events(self) -> Iterator[tuple[float, RunEvent]]:
-        """All events in order, each with its time in seconds since the epoch."""
+        """All events in order, each after its time in seconds since the epoch."""
         return ((timestamp, event) for _, timestamp, event in self.events_after(0))
 
     def events_after(self, last: int, limit: int = -1) -> Iterator[tuple[int, float, RunEvent]]:
-        """The events with an id above `last` in order, with their ids and times; at most `limit`, -1: all."""
+        """The events with an id above `last` in order, with ids and times; at most `limit` (-1: all)."""
         return self._read_events("id > ? ORDER BY id LIMIT ?", last, limit)
 
     def event_rows_after(self, last: int, limit: int) -> list[tuple[int, float, str, str]]:
@@ -375,14 +376,14 @@ class RunStore:
         return int(last or 0)
 
     def steering_after(self, last: int) -> list[tuple[int, SteeringEvent | SteeringApplied]]:
-        """The user's requests, and when they took effect, with an id above `last`, in order."""
+        """The user's requests and the events that applied them, with an id above `last`, in order."""
         kinds = ", ".join(f"'{kind}'" for kind in (*STEERING_KINDS, SteeringApplied.kind))
         events = self._read_events(f"id > ? AND kind IN ({kinds}) ORDER BY id", last)
         return [(id, event) for id, _, event in events if isinstance(event, (SteeringEvent, SteeringApplied))]
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything that the block writes is on disk together, or not at all."""
+        """A transaction: everything that the block writes gets on disk, or nothing."""
         with readable_errors(self.folder):
             self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -396,9 +397,9 @@ class RunStore:
     # --- activity --------------------------------------------------------------------------------------
 
     def set_activity(self, job: str, stage: str) -> None:
-        """Say what a job is doing now, for those who watch the run; an empty stage: the job has ended.
+        """Store the current stage of a job, for displays. An empty stage: the job has ended.
 
-        Unlike everything else this is not flushed to disk: it says nothing once the process has died.
+        Unlike all other data this is not flushed to disk: it has no meaning after the process has died.
         """
         with readable_errors(self.folder):
             self._db.execute("PRAGMA synchronous=OFF")
@@ -412,19 +413,19 @@ class RunStore:
                 self._db.execute("PRAGMA synchronous=FULL")
 
     def clear_activity(self) -> None:
-        """Forget what jobs were doing: at the start and at the end of a process."""
+        """Delete the stages of all jobs, at the start and at the end of a process."""
         with readable_errors(self.folder):
             self._db.execute("DELETE FROM activity")
 
     def activity(self) -> list[tuple[str, str, float]]:
-        """What jobs are doing: the job, its stage, and when that began in seconds since the epoch."""
+        """The running jobs: job, stage, and the start of the stage in seconds since the epoch."""
         with readable_errors(self.folder):
             rows = self._db.execute("SELECT job, stage, since FROM activity ORDER BY since, job").fetchall()
         return [(job, stage, since) for job, stage, since in rows]
 
 
 def _decode_step(number: int, data: str) -> dict[str, Any]:
-    """The JSON of a step; its number alone if it is damaged."""
+    """The JSON of a step; if it is damaged, only its number."""
     try:
         return {**json.loads(data), "number": number}
     except (TypeError, ValueError):
@@ -432,7 +433,7 @@ def _decode_step(number: int, data: str) -> dict[str, Any]:
 
 
 def _recover_choice(number: int, data: str) -> Step | None:
-    """The step in stage `chosen`, if at least its parent and action can be read."""
+    """The step in stage `chosen` if its parent and action can be read, else None."""
     try:
         raw = json.loads(data)
         return Step(number, int(raw["parent"]), raw["action"], donor=int(raw.get("donor", 0)))

@@ -1,7 +1,7 @@
-"""What a run measures of its task before the first candidate, once: the results of a probe and a study.
+"""Measures the task of a run once, before the first candidate, with a probe and a study.
 
-The probe decides whether the task can be scored and times its baselines; without it there is no run. The
-study reads the operator graph and collects the seeds; if it fails, the run continues without them.
+The probe decides whether the task can be scored and times its baselines; if it fails, the run ends. The study
+reads the operator graph and collects the seeds; if it fails, the run continues without them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig,
 
 
 async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) -> TaskFacts:
-    """The stored facts, or those that a probe and a study measure now. Raises BadInput if the task cannot be
-    scored."""
+    """The stored facts; if there are none, run a probe and a study and store their results. Raises BadInput
+    if the task cannot be scored."""
     if facts := store.task_facts():
         return facts
-    # Both at once: in a spool, each result may take hours.
+    # both at once, because each result of a spool may take hours
     study_task = asyncio.ensure_future(_study(config, submit))
     try:
         probe = await _probe(config, submit)
@@ -71,8 +71,8 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
 
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
-    """The compiler's code and the fastest baseline, without duplicates: no run ends slower than it
-    started."""
+    """The seeds from torch.compile and from the fastest baseline, without duplicates. So no run ends with a
+    kernel slower than the fastest baseline."""
     names = {"compile", min(baselines, key=lambda name: baselines[name])}
     unique: dict[str, BaselineSeed] = {}
     for seed in seeds:
@@ -84,9 +84,9 @@ def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> 
 def _graphed_seeds(
     config: RunConfig, study: StudyData, baselines: dict[str, float]
 ) -> tuple[BaselineSeed, ...]:
-    """On a GPU, the fastest baseline of a task with many operators in a CUDA graph: its launches may take as
-    long as its kernels. A task whose operators cannot be counted, such as a recurrent network, may have
-    many."""
+    """On a GPU: the fastest baseline in a CUDA graph, if the task has many operators, because their launches
+    may take as long as the kernels. A task whose operators cannot be counted, such as a recurrent network, is
+    assumed to have many."""
     if config.target != "cuda" or len(config.task.shapes) > 1:
         return ()
     if graph := study.graph:

@@ -1,1 +1,1 @@
-"""Pools: where jobs run. Comes in: `records.Job`. Goes out: `records.Result`, and progress on the way."""
+"""Pools: where jobs run. A pool takes a `records.Job`, reports progress, and returns a `records.Result`."""

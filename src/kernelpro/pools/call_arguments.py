@@ -1,4 +1,5 @@
-"""Arguments of a call as a task needs them: keywords by position, and a module's constructor arguments."""
+"""Converts the arguments of a call to the form that tasks need: keyword arguments by position, and the
+constructor arguments of a module."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ import torch
 from kernelpro.records import BadInput
 
 _MAX_GUESSES = 64
-"""Constructors to try, on the meta device."""
+"""Maximum number of argument combinations with which a constructor is tried, on the meta device."""
 
 
 def positional_sets(function: Any, input_sets: Sequence[Any]) -> tuple[list[list[Any]], list[str]]:
-    """The inputs of each shape by position, and the names of the last ones if they are keyword-only."""
+    """The inputs of each shape by position, and the names of those at the end that are keyword-only."""
     positional: list[list[Any]] = []
     names: list[list[str]] = []
     for inputs in input_sets:
@@ -30,8 +31,9 @@ def positional_sets(function: Any, input_sets: Sequence[Any]) -> tuple[list[list
 
 
 def as_positional(function: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Keyword arguments in the order of the function's parameters; defaults fill gaps. Candidates get all of
-    them by position; the second value names those that the function itself takes as keywords only."""
+    """Keyword arguments in the order of the function's parameters; defaults fill gaps. Candidates get all
+    arguments by position. The second value names those at the end that the function takes as keywords
+    only."""
     parameters = list(inspect.signature(function).parameters.values())
     try:
         bound = inspect.signature(function).bind(**named)
@@ -48,10 +50,10 @@ def as_positional(function: Any, named: Mapping[str, Any]) -> tuple[list[Any], l
 
 
 def infer_init_inputs(module: torch.nn.Module) -> list[Any]:
-    """The constructor arguments that give a module with the same parameters and attributes.
+    """Guess constructor arguments that create a module with the same parameters and attributes.
 
-    Arguments that are attributes of the same name are taken from there; missing integers are looked for among
-    the sizes of the parameters. Empty if nothing fits, or if the constructor takes something else.
+    An argument with the name of an attribute gets the attribute's value, another one its default. For an
+    argument without either, every size of the parameters is tried. Empty if no guess fits.
     """
     cls = type(module)
     try:
@@ -96,7 +98,7 @@ def _rebuilds(cls: Any, init: tuple[Any, ...], module: torch.nn.Module) -> bool:
 
 
 def _description(module: torch.nn.Module) -> Any:
-    """Names and shapes of the state, classes of submodules and their plain attributes."""
+    """What is compared: names and shapes of the state, and classes and plain attributes of the submodules."""
     plain = (bool, int, float, str, tuple, type(None))
     attributes = [
         (

@@ -1,4 +1,4 @@
-"""Pools by the names that the command line uses."""
+"""Creates pools from the names that the command line uses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def create_pool(
     """The pool for a `--pool` option.
 
     `local`, `local:N`: workers on this machine. `spool:DIR`: workers that see the folder. `ray:`: the Ray
-    cluster that this machine belongs to, or a new one; `ray:HOST:PORT`: a cluster that it can join;
-    `ray://HOST:PORT`: a cluster reached through Ray's client.
+    cluster to which this machine belongs, or a new one. `ray:HOST:PORT`: a cluster that this machine can
+    join. `ray://HOST:PORT`: a cluster reached through Ray's client.
 
-    `wait`: whether a spool waits for results, or raises `ResultPending`. `gpu_name`: use only hardware whose
-    name contains this. `warn` is called with a line for each failure of workers or devices.
+    `wait`: whether a spool waits for results; otherwise it raises `ResultPending`. `gpu_name`: use only
+    hardware whose name contains this text. `warn`: called with a line for each failure of a worker or device.
     """
     kind, _, rest = spec.partition(":")
     if kind == "local" and (not rest or (rest.isdigit() and int(rest) > 0)):

@@ -1,4 +1,4 @@
-"""Live Python objects as tasks: what a worker in another process needs to recreate them."""
+"""Packs live Python objects as tasks, so that a worker in another process can recreate them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_COMMENT_LINES = 600
 
 
 class PackedTask(NamedTuple):
-    """Fields of records.Task."""
+    """The fields of records.Task that a live object determines."""
 
     source: str
     entry: str
@@ -36,7 +36,8 @@ class PackedTask(NamedTuple):
 def pack_module(
     instance: Any, input_sets: Sequence[Any], init_inputs: Any = (), keyword_only: Sequence[str] = ()
 ) -> PackedTask:
-    """Pack an nn.Module and example inputs of each shape. The last inputs are keyword-only arguments."""
+    """Pack an nn.Module and example inputs of each shape. `keyword_only`: the names of the last inputs if the
+    module takes them as keywords only."""
     cls = type(instance)
     try:
         copied, callable_copy = copy.deepcopy(instance).cpu(), copy.deepcopy(instance)
@@ -60,7 +61,7 @@ def _payload(input_sets: Sequence[Any], init_inputs: Any, keyword_only: Sequence
 
 
 def pack_function(callable_: Any, input_sets: Sequence[Any], keyword_only: Sequence[str] = ()) -> PackedTask:
-    """Pack a function and example inputs of each shape. The last inputs are keyword-only arguments."""
+    """Pack a function and example inputs of each shape. `keyword_only`: as for `pack_module`."""
     payload = _pickle_base64(_payload(input_sets, (), keyword_only))
     return PackedTask(
         _source_of(callable_),
@@ -72,19 +73,20 @@ def pack_function(callable_: Any, input_sets: Sequence[Any], keyword_only: Seque
 
 
 def _example_outputs(function: Any, inputs: Any, keyword_only: Sequence[str]) -> str:
-    """Samples of the outputs here, which a worker must reproduce; empty if the call fails."""
+    """A few elements of the outputs in this process, which a worker must reproduce; empty if the call
+    fails."""
     try:
         with torch.no_grad():
             arguments, named = split_keywords(tuple(copy.deepcopy(list(inputs))), keyword_only)
             return examples.dumps(examples.sample_outputs(function(*arguments, **named)))
-    except Exception:  # the worker gets the same error and reports it
+    except Exception:  # the worker will get and report the same error
         return ""
 
 
 def _source_of(definition: Any, parts: Iterable[Any] = (), structure: str = "") -> str:
-    """The source file of a definition.
+    """The source of a definition: the text of its file.
 
-    In a notebook: the statements that it and its submodules need. For a package, whose files have relative
+    In a notebook: the statements that the definition and its submodules need. For a file with relative
     imports: an import statement.
     """
     name = definition.__qualname__
@@ -110,14 +112,16 @@ def _source_of(definition: Any, parts: Iterable[Any] = (), structure: str = "") 
 
 
 def _main_source(names: set[str]) -> str:
-    """The notebook statements that these names need, or the running script; empty if there is neither."""
+    """The notebook statements that these names need, or the text of the running script; empty without
+    either."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     text = Path(script).read_text(encoding="utf-8") if script and Path(script).is_file() else ""
     return notebook_source.source_of(names) or text
 
 
 def _import_with_comments(definition: Any, structure: str) -> str:
-    """An import statement, with the definition and the module's structure as comments for kernel authors."""
+    """An import statement; for kernel authors, comments before it show the definition and the module's
+    structure."""
     comments = [
         f"{definition.__qualname__} is imported. Its definition:",
         "",
@@ -147,8 +151,8 @@ def _pickle_base64(content: dict[str, Any]) -> str:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles storages by content: a plain pickle contains addresses, and a task's id is a hash of its
-    content."""
+    """Pickles storages by content. A plain pickle contains addresses, which would change the task's content
+    hash from process to process."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, torch.storage.TypedStorage):

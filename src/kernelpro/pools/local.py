@@ -1,11 +1,11 @@
 """The local pool: one warm worker process for each device of this machine.
 
-Each worker gets a few jobs and runs them in the order of sending; it builds the candidates of the others
-meanwhile. Jobs that were not sent yet can be cancelled. See scheduler.py for who gets what.
+Each worker gets a few jobs. It runs them in the order of sending and meanwhile builds the candidates of the
+next ones. Jobs that were not sent yet can be cancelled. scheduler.py decides which worker gets which job.
 
-A worker that dies, or is silent for longer than the time limits of its job allow, is replaced. The job it was
-running gets a second attempt; those behind it are sent again. A device that fails its health check gets no
-worker any more, and the job that ran on it no second device.
+A worker that dies, or sends nothing for longer than the time limits of its job allow, is replaced. The job it
+was running gets a second attempt; the jobs behind it are sent again. A device that fails its health check
+gets no new worker, and the job that was running on it is not tried on another device.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from kernelpro.pools.scheduler import PendingJob, PoolWorker, Scheduler
 from kernelpro.records import BadInput, Candidate, Job, Options, Progress, Result, StudyData, Target, Task
 
 _MAX_ATTEMPTS = 2
-"""Workers that may die over a job: the first may have been killed for another reason."""
+"""Number of workers that may die while they run a job. One attempt is not enough: the worker may have been
+killed for another reason."""
 MAX_SENT = 8
-"""Jobs sent to one worker: enough to build ahead, few enough to share and to cancel."""
+"""Maximum number of unfinished jobs at one worker: enough to build ahead, few enough to share and to
+cancel."""
 FIRST_TURN = 32
 _WARM_COST = 2
 _SLACK_SECONDS = 120.0
-"""Added to a job's own limits: for starting, measuring the device and the oracle, which have none."""
+"""Added to a job's own limits, for work without a limit: starting, measuring the device, the oracle."""
 
 
 class DeviceFailed(BadInput):
@@ -46,7 +48,8 @@ class DeviceFailed(BadInput):
 
 
 def local_devices(gpu_name: str = "", workers: int = 0) -> list[Device]:
-    """The GPUs of this machine whose name contains `gpu_name`, or its CPU; `workers` of them (0: all)."""
+    """The devices of this machine whose name contains `gpu_name`: its GPUs, or its CPU if it has none.
+    `workers`: how many (0: all); a CPU may be used more than once."""
     all_devices = [Device(gpu) for gpu in machine.gpus()]
     all_devices = all_devices[: workers or None] or [Device()] * max(1, workers)
     chosen = [device for device in all_devices if gpu_name.lower() in (device.name_for(None) or "").lower()]
@@ -71,15 +74,16 @@ class _DeviceState(PoolWorker):
     device: Device
     process: WorkerProcess | None = None
     last_sign: float = 0.0
-    """When its worker last sent something, or was sent its first job."""
+    """When the worker last sent something, or when an idle worker was sent a job."""
     hang_reason: str = ""
+    """Why the worker was killed, if it hung."""
 
     def hardware_name(self, target: Target | None) -> str | None:
         return self.device.name_for(target)
 
 
 class LocalPool(Pool):
-    """See the module. `warn` is called with a line when a device fails."""
+    """The local pool; see the module's docstring. `warn` is called with a line when a device fails."""
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class LocalPool(Pool):
         )
         self._count = 0
         self._study_callbacks: dict[str, StudyCallback] = {}
-        """By the key of a reference that is compiled ahead."""
+        """Callbacks by the key of the job that compiles a reference ahead of time."""
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -123,7 +127,7 @@ class LocalPool(Pool):
         return all(worker.failed for worker in self._workers)
 
     def _dispatch(self) -> None:
-        """Send what can be sent; the caller holds the lock."""
+        """Send jobs to workers with room; the caller holds the lock."""
         if any(worker.failed for worker in self._workers):
             self._reject_unrunnable()
         if not self._closing.is_set():
@@ -147,14 +151,14 @@ class LocalPool(Pool):
         self._process_of(worker).send(replace(pending.job, id=pending.key))
 
     def _process_of(self, worker: _DeviceState) -> WorkerProcess:
-        """The worker process of a device; it is started if there is none."""
+        """The worker process of a device; started if it does not run."""
         if worker.process is None:
             worker.process, worker.hang_reason = WorkerProcess(worker.device, self._sandbox), ""
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
         return worker.process
 
     def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
-        """Compile a reference for a GPU: one worker does it for all of this machine."""
+        """Compile a reference for a GPU ahead of time. One worker does this for all GPUs of the machine."""
         key = f"ahead {task.id}"
         self._study_callbacks[key] = on_study
         self._send_ahead(Job(key, "compile", task, target=target))
@@ -162,7 +166,8 @@ class LocalPool(Pool):
     def build_ahead(
         self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
     ) -> None:
-        """Build candidates for a GPU; on a CPU, compilers would disturb what is measured."""
+        """Build candidates for a GPU ahead of time. Not for the CPU, where compilers would disturb
+        measurements."""
         self._send_ahead(Job("", "compile", task, target=target, options=options, candidates=candidates))
 
     def _send_ahead(self, job: Job) -> None:
@@ -183,7 +188,7 @@ class LocalPool(Pool):
                 continue
             if isinstance(record, Progress):
                 pending.progress(Progress(pending.job.id, record.stage))
-            elif record.internal_error:  # the worker ends now, and the job gets its second attempt
+            elif record.internal_error:  # the worker exits after this, and the job is tried again
                 pending.bug = record.error or ""
             else:
                 with self._lock:
@@ -193,7 +198,7 @@ class LocalPool(Pool):
         self._handle_exit(worker, process)
 
     def _deliver_study(self, record: Progress | Result) -> None:
-        """Pass on what a reference that was compiled ahead looks like."""
+        """Deliver the study of a reference that was compiled ahead of time."""
         on_study = self._study_callbacks.pop(record.job, ignore_study)
         if isinstance(record, Result) and isinstance(record.data, StudyData):
             on_study(record.data)
@@ -219,7 +224,7 @@ class LocalPool(Pool):
             victim.finish(lost_result(victim.job, f"the worker died while it ran this job ({reason})"))
 
     def _watch_workers(self) -> None:
-        """Kill workers that hang, and dispatch to workers that waited in vain for a run's next job."""
+        """Kill workers that hang, and send other jobs to workers that waited for a run's next job."""
         while not self._closing.wait(1.0):
             with self._lock:
                 self._dispatch()
@@ -227,11 +232,11 @@ class LocalPool(Pool):
             for worker, process, job in busy:
                 silence = time.monotonic() - worker.last_sign
                 if process and silence > silence_limit(job):
-                    worker.hang_reason = f"it gave no sign of life for {silence:.0f} s and was killed"
+                    worker.hang_reason = f"it sent nothing for {silence:.0f} s and was killed"
                     process.kill()
 
     def close(self) -> None:
-        """Stop the workers: idle ones clean up first, busy ones are stopped at once."""
+        """Stop the workers: idle ones may clean up, busy ones are terminated at once."""
         self._closing.set()
         with self._lock:
             ending = [(worker.process, bool(worker.sent)) for worker in self._workers if worker.process]
@@ -243,9 +248,9 @@ class LocalPool(Pool):
 
 
 def silence_limit(job: Job) -> float:
-    """Seconds for which a worker may be silent at this job.
+    """Seconds for which a worker may send nothing while it runs this job.
 
-    Its baselines compile one after another, and its calls have limits of their own.
+    The sum covers the build and the baselines, which compile one after another, and ten calls.
     """
     options = job.options
     return _SLACK_SECONDS + (1 + len(options.baselines)) * options.build_timeout + 10 * options.call_timeout

@@ -1,8 +1,8 @@
-"""A notebook's definitions as the text of a file: the statements that they need, and no others.
+"""Extracts definitions of a notebook as the text of a file: the statements that they need, and no others.
 
-A notebook's cells load data and train. A task needs only its class, what the class refers to, what that
-refers to in turn, and so on. A name refers to what the last executed statement bound it to. Calls that mutate
-objects are not followed.
+A notebook's cells also load data and train. A task needs only its class, the names to which the class refers,
+the names to which those refer, and so on. A name refers to the last executed statement that bound it. Calls
+that mutate objects are not followed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from types import FunctionType, ModuleType
 from kernelpro.records import BadInput
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-"""Statements that read most of their names only when they are called."""
+"""Statements that read most of their names only when the defined object is called."""
 _RUNNING_MAGICS = ("time", "capture", "prun")
 """Cell magics that run the cell in this process."""
 _OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-"""Nodes whose bindings are local to them."""
+"""Nodes with a scope of their own: the names that they bind are not bound in the cell."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,17 @@ class Statement:
     binds: frozenset[str]
     """Names that it defines or changes."""
     reads: frozenset[str]
+    """Global names that it reads."""
     deferred: bool
-    """It reads its names when it is called, not when it is defined."""
+    """Whether it reads its names when it is called, not when it is executed."""
     defines: bool
-    """It binds a function, a class or a module and computes nothing."""
+    """Whether it binds a function, a class or a module and computes nothing."""
 
 
 def source_of(names: Collection[str]) -> str | None:
-    """The text of a file that defines these names as in the running notebook or IPython; None outside of one.
+    """The text of a file that defines these names as the running notebook or IPython does; None without one.
 
-    Raises BadInput if it would recreate a value that cannot be copied, for example an open file.
+    Raises BadInput if the file would recreate a value that cannot be copied, such as an open file.
     """
     main = sys.modules.get("__main__")
     shell = getattr(main, "get_ipython", lambda: None)()
@@ -61,7 +62,8 @@ def join_statements(statements: list[Statement]) -> str:
 
 
 def required_statements(cells: list[str], names: Collection[str]) -> list[Statement]:
-    """The statements that these names need, from cells in execution order; none if a name is not defined."""
+    """The statements that these names need, in order; none if a name is not defined. `cells`: in execution
+    order."""
     statements = list(_statements(cells))
     if not {name for statement in statements for name in statement.binds}.issuperset(names):
         return []
@@ -118,7 +120,8 @@ def _statements(cells: list[str]) -> Iterator[Statement]:
 
 
 def _without_magic(cell: str) -> str:
-    """The cell below a magic such as `%%time` that runs it unchanged; empty below other magics."""
+    """The cell without a first-line magic such as `%%time`, which runs the cell unchanged. Empty for other
+    cell magics."""
     match ast.parse(cell).body:
         case [
             ast.Expr(
@@ -132,7 +135,7 @@ def _without_magic(cell: str) -> str:
 
 
 def _bound_names(node: ast.AST) -> Iterator[str]:
-    """Names that a node binds, or whose attributes or items it sets."""
+    """The names that a node binds, and those whose attributes or items it sets."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
     elif isinstance(node, _DEFINITIONS):
@@ -148,7 +151,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
 
 
 def _read_names(text: str) -> frozenset[str]:
-    """Global names that a statement reads."""
+    """The global names that a statement reads."""
     top = symtable.symtable(text, "cell", "exec")
     names = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
     scopes = top.get_children()

@@ -1,4 +1,4 @@
-"""The interface of all pools: jobs in, results out, wherever the hardware is."""
+"""The interface of all pools: it takes jobs and returns results, wherever the hardware is."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def ignore_progress(_: Progress) -> None:
 
 
 class ResultPending(Exception):
-    """The result is not available yet and the pool does not wait: submit the same job again later."""
+    """The result is not available yet, and the pool does not wait for it. Submit the same job again later."""
 
 
 class Pool(Protocol):
-    """What every pool guarantees.
+    """A pool. All pools guarantee the following.
 
-    Each submitted job gets exactly one result, which carries the id of the job. Workers that die or hang are
+    Each submitted job gets exactly one result, which carries the job's id. Workers that die or hang are
     replaced, and their jobs run again; a job that kills several workers gets a result that says how they
-    died. All jobs of one task are timed on one kind of hardware, one at a time on each device. Workers build
-    the candidates of jobs that they were sent while another job is timed.
+    died. All jobs of one task are timed on one kind of hardware, one at a time on each device. While a worker
+    times a job, it builds the candidates of its next jobs.
     """
 
     def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
@@ -58,23 +58,24 @@ class Pool(Protocol):
         return self.submit(job, progress).result()
 
     def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
-        """Compile a reference whose jobs come soon, if a worker can do that while it measures. `on_study` is
-        called, from another thread, if its operator graph can be read without values."""
+        """Compile a reference whose jobs come soon, if a worker can do that without disturbing measurements.
+        `on_study` is called from another thread if the operator graph can be traced without running the
+        reference."""
         return
 
     def build_ahead(
         self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
     ) -> None:
-        """Build candidates whose jobs come soon, if a worker can do that while it measures."""
+        """Build candidates whose jobs come soon, if a worker can do that without disturbing measurements."""
         return
 
     @property
     def pending_jobs(self) -> int:
-        """Submitted jobs without a result."""
+        """The number of submitted jobs without a result."""
         ...
 
     def close(self) -> None:
-        """Stop what this pool has started; jobs in a spool stay there."""
+        """Stop everything that this pool has started. Jobs in a spool stay there."""
         ...
 
     def __enter__(self) -> Self:
@@ -87,7 +88,7 @@ class Pool(Protocol):
 def run_jobs(
     pool: Pool, jobs: Iterable[Job], progress: ProgressCallback = ignore_progress
 ) -> Iterator[Result]:
-    """Submit all jobs; results come in the order of the jobs."""
+    """Submit all jobs and yield their results in the order of the jobs."""
     for future in [pool.submit(job, progress) for job in jobs]:
         yield future.result()
 

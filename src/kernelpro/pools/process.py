@@ -1,4 +1,4 @@
-"""One worker process, which reads jobs and writes results as JSON lines."""
+"""A worker process, which reads jobs and writes results as lines of JSON."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class WorkerProcess:
             self._process.stdin.flush()
 
     def records(self) -> Iterator[Progress | Result]:
-        """The worker's output until it exits."""
+        """Yield the worker's output until it exits."""
         assert self._process.stdout
         for line in self._process.stdout:
             data = json.loads(line)
             yield Progress.from_json(data) if data.pop("type") == "progress" else Result.from_json(data)
 
     def exit_reason(self) -> str:
-        """Wait for the worker to exit and describe how it did."""
+        """Wait for the worker to exit, and describe how it exited."""
         code = self._process.wait()
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
@@ -76,16 +76,17 @@ class WorkerProcess:
 
     @property
     def device_failed(self) -> bool:
-        """Whether it exited because the device failed its health check."""
+        """Whether the worker exited because the device failed its health check."""
         return self._process.wait() == worker.DEVICE_FAILED
 
     def kill(self) -> None:
-        """Kill the worker and its children; its output then ends."""
+        """Kill the worker and its children, which ends its output."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def stop(self, immediately: bool) -> None:
-        """Close its input, so that it cleans up and exits; terminate it after some seconds or immediately."""
+        """Close the worker's input, so that it cleans up and exits. Terminate it if it has not exited after
+        some seconds; with `immediately`, at once."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -107,5 +108,5 @@ class WorkerProcess:
 
 
 def _python_path() -> str:
-    """So that the worker imports this package, installed or not."""
+    """The worker's PYTHONPATH, with which it imports this package whether it is installed or not."""
     return os.pathsep.join(filter(None, [_PACKAGE_ROOT, os.environ.get("PYTHONPATH", "")]))

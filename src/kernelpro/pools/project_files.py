@@ -1,4 +1,4 @@
-"""Files of the user's project that a class or function needs: modules that are imported and not installed."""
+"""Finds the files of the user's project that a definition needs: imported modules that are not installed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _INSTALLED = tuple(
 
 
 def imported_files(definitions: Iterable[Any]) -> dict[str, str]:
-    """The text of each module that the modules of these definitions import, directly or not, by its path
-    below the folder that it is imported from. Empty if those import only what is installed."""
+    """The modules that are not installed and that the modules of these definitions import, directly or
+    indirectly: text by path, relative to the folder from which they are imported."""
     homes = [sys.modules.get(definition.__module__) for definition in definitions]
     waiting = [home for home in homes if home is not None and _file_of(home)]
     starts = {home.__name__ for home in waiting if "." not in home.__name__ and not hasattr(home, "__path__")}
@@ -34,14 +34,14 @@ def imported_files(definitions: Iterable[Any]) -> dict[str, str]:
         if module.__name__ not in starts:
             files[_relative_path(module, path)] = text
         for name in _imports(ast.parse(text), module):
-            while name:  # a package is imported before what is in it
+            while name:  # importing a module also imports the packages that contain it
                 if (imported := sys.modules.get(name)) is not None and isinstance(imported, ModuleType):
                     waiting.append(imported)
                 name = name.rpartition(".")[0]
         for parent in _parents(module.__name__):
             waiting.append(sys.modules[parent])
         if len(files) > _MAX_FILES or sum(map(len, files.values())) > _MAX_BYTES:
-            return {}  # a whole framework: workers need it installed
+            return {}  # too much to copy, such as a framework: it must be installed for the workers
     return files
 
 
@@ -53,7 +53,7 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _file_of(module: ModuleType) -> Path | None:
-    """The source file of a module that is not installed."""
+    """The source file of a module; None if it is installed or has no source."""
     name = getattr(module, "__file__", None)
     if not name or module.__name__.partition(".")[0] in ("torch", "kernelpro"):
         return None
@@ -70,7 +70,7 @@ def _relative_path(module: ModuleType, path: Path) -> str:
 
 
 def _imports(tree: ast.AST, module: ModuleType) -> Iterator[str]:
-    """Absolute names of what a module imports."""
+    """The absolute names that a module imports."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

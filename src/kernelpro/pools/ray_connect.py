@@ -1,4 +1,4 @@
-"""Connecting to a Ray cluster: check the address first, because Ray itself would retry for minutes."""
+"""Connects to a Ray cluster. It checks the address first, because Ray would retry a wrong one for minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ then its type)."""
 
 
 def import_ray() -> Any:
-    """The module `ray`, without usage statistics."""
+    """Import `ray`, with usage statistics turned off. Raises BadInput if it is not installed."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray
@@ -28,7 +28,8 @@ def import_ray() -> Any:
 
 
 def connect(ray: Any, address: str, warn: Callable[[str], None]) -> None:
-    """Join the cluster at `address`; without one, the cluster of this machine, or start a new one here."""
+    """Connect to the cluster at `address`. Without an address: to the cluster of this machine, or to a new
+    one, which is started here."""
     option = f"--pool {address if address.startswith('ray://') else f'ray:{address}'}".rstrip(":")
     package = str(Path(__file__).resolve().parents[1])
     settings = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"py_modules": [package]}}
@@ -66,9 +67,9 @@ def check_address(option: str, address: str) -> None:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Ray speaks gRPC, which is HTTP/2: a server starts with its settings.
+    """Whether the server speaks HTTP/2, on which Ray's gRPC is based: it then starts with a SETTINGS frame.
 
-    Behind TLS this cannot be checked.
+    With TLS this cannot be checked.
     """
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return True

@@ -1,14 +1,14 @@
-"""`ray:` and `ray://HOST:PORT`: actors on a Ray cluster, one for each GPU or CPU that the cluster gives us.
+"""The pools `ray:` and `ray://HOST:PORT`: actors on a Ray cluster, each with one GPU or CPU.
 
-1. The pool requests as many actors as the queue is worth: one for each task, and one more for every few jobs
-   of it. Requests that the cluster cannot fulfil stay pending, which is what its autoscaler looks at. An
-   actor that is not needed for a minute is stopped.
-2. An actor is a local pool on its node, with the hardware that Ray assigned to it; the code travels with the
-   job. So the judge guarantees the same as on this machine.
-3. Actors get jobs as workers of a local pool do (scheduler.py).
-4. An actor that dies, alone or with its node, that sends no heartbeat, or whose result Ray lost is replaced;
-   its jobs are run by others. An actor whose GPU fails its health check is kept without work, so that Ray
-   gives that GPU to no one else.
+1. The pool requests as many actors as the queue justifies: one for each task, and one more for every few jobs
+   of a task. Requests that the cluster cannot fulfil stay pending, so that its autoscaler sees them. An actor
+   that has not been needed for a minute is stopped.
+2. An actor runs a local pool on its node, with the hardware that Ray assigned to it. The code travels with
+   the job. So verdicts have the same guarantees as on this machine.
+3. The scheduler (scheduler.py) assigns jobs to actors as to the workers of a local pool.
+4. An actor is replaced if it dies, alone or with its node, if it sends no heartbeat, or if Ray lost its
+   result; other actors run its jobs. An actor whose GPU fails its health check is kept without work, so that
+   Ray does not assign that GPU again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,29 @@ from kernelpro.records import BadInput, Job, Progress, Result, Target
 MAX_ACTORS = 256
 MAX_SENT = 4
 FIRST_TURN = 128
-"""Longer than on one machine: a cluster has too few workers for its tasks only for a while."""
+"""Length of a task's first turn. It is longer than on one machine, because a cluster has too few workers for
+its tasks only for a while."""
 _WARM_COST = 7
-"""Warming a task takes 15 s, judging a candidate 2 s (H200). So an actor is worth this many jobs."""
+"""An actor is requested for every so many jobs of a task: warming a task takes 15 s, judging a candidate 2 s
+(H200)."""
 _MAX_ATTEMPTS = 10
-"""Actors that may die over a job. They outlive what they run; so these were machines that failed."""
+"""Number of actors that may die while they run a job. An actor survives whatever a job does, so a dead actor
+means that its machine failed."""
 _MAX_FAILED_STARTS = 32
-"""Actors in a row that do not start or have other hardware than requested: four nodes of eight GPUs."""
+"""After this many actors in a row that did not start or had other hardware than requested, jobs are rejected:
+four nodes of eight GPUs."""
 _IDLE_SECONDS = 60.0
-"""After which an actor that is not needed is stopped: starting one and warming a task take half of that."""
+"""An actor that has not been needed for this long is stopped. Starting one and warming a task take half of
+it."""
 _HEARTBEAT_SECONDS = 1.0
 _QUEUE_REPORT_SECONDS = 5.0
 _DEAD_SECONDS = 120.0
-"""Without a heartbeat. Jobs have limits of their own, and an actor answers while it runs one."""
+"""An actor without a heartbeat for this long is replaced. Jobs have limits of their own, and an actor answers
+while it runs one."""
 
 
 class RayWorker:
-    """The actor on a node: a local pool with one worker."""
+    """An actor on a node: a local pool with one worker."""
 
     def __init__(self, sandbox: str):
         with contextlib.suppress(
@@ -63,12 +69,12 @@ class RayWorker:
         self._stages: dict[str, str] = {}
 
     def hardware(self) -> dict[Target | None, str | None]:
-        """The name of its hardware by target."""
+        """The name of the actor's hardware, by target."""
         targets: tuple[Target | None, ...] = ("cuda", "cpu", None)
         return {target: self._device.name_for(target) for target in targets}
 
     def run(self, line: str) -> str:
-        """Run a job; job and result are JSON."""
+        """Run a job. `line` and the result are JSON."""
         job = Job.from_json(json.loads(line))
         try:
             return self._pool.run(job, self._record_stage).dumps()
@@ -85,16 +91,20 @@ class RayWorker:
 
 @dataclass(eq=False)
 class ActorState(PoolWorker):
-    """What the pool knows of an actor; `sent` is by Ray's reference to the call."""
+    """The pool's view of an actor. The keys of `sent` are Ray's references to calls."""
 
     actor: Any
     has_gpu: bool
     start_call: Any
-    """The call that returns its hardware; None once it has started."""
+    """The call that returns the actor's hardware; None after it has returned."""
     hardware: dict[Target | None, str | None] = field(default_factory=dict)
+    """Name of its hardware by target; empty until it has started."""
     last_needed: float = 0.0
+    """When the queue last justified this actor."""
     heartbeat: Any = None
+    """The open call that serves as a heartbeat; None if there is none."""
     heartbeat_sent: float = 0.0
+    """When that call was sent."""
 
     def hardware_name(self, target: Target | None) -> str | None:
         """The device of this actor."""
@@ -102,16 +112,16 @@ class ActorState(PoolWorker):
 
     @property
     def started(self) -> bool:
-        """Whether it runs and can be used."""
+        """Whether the actor has started and can be used."""
         return bool(self.hardware) and not self.failed
 
     def calls(self) -> list[Any]:
-        """Calls without a result."""
+        """All calls that have not returned."""
         return [call for call in (self.start_call, self.heartbeat, *self.sent) if call is not None]
 
 
 class RayPool(Pool):
-    """See the module."""
+    """The Ray pool; see the module's docstring."""
 
     def __init__(
         self,
@@ -137,7 +147,7 @@ class RayPool(Pool):
         )
         self._actors: list[ActorState] = []
         self._failed_starts, self._start_error = 0, ""
-        """Actors in a row that did not start or had other hardware, and why the last one did."""
+        """The number of actors in a row that did not start or had other hardware, and the last reason."""
         self._last_failure = self._last_report = -math.inf
         self._resources_read, self._cluster_has_gpus = -math.inf, False
         self._closing, self._submitted = threading.Event(), threading.Event()
@@ -182,7 +192,7 @@ class RayPool(Pool):
     # --- the loop ----------------------------------------------------------------------------------------
 
     def _run_loop(self) -> None:
-        """Fail all jobs if the loop ends with an error, for example because the cluster is gone."""
+        """Run the loop. If it ends with an error, for example because the cluster is gone, fail all jobs."""
         try:
             self._loop()
         except Exception as error:
@@ -231,7 +241,7 @@ class RayPool(Pool):
     # --- how many actors ---------------------------------------------------------------------------------
 
     def _scale(self) -> None:
-        """Request as many actors as the queue is worth, and stop those that are not needed any more."""
+        """Request as many actors as the queue justifies, and stop those that are no longer needed."""
         jobs = Counter(self._scheduler.queue.lengths())
         jobs.update(pending.group for actor in self._actors for pending in actor.sent.values())
         needed: Counter[bool] = Counter()
@@ -251,7 +261,7 @@ class RayPool(Pool):
         for actor in useful:
             if actor.sent or len(useful) <= needed:
                 actor.last_needed = now
-        for actor in sorted(actors, key=lambda a: a.started):  # pending ones first
+        for actor in sorted(actors, key=lambda a: a.started):  # those that have not started first
             if now - actor.last_needed > _IDLE_SECONDS and (actor not in useful or len(useful) > needed):
                 if actor in useful:
                     useful.remove(actor)
@@ -285,7 +295,7 @@ class RayPool(Pool):
                     pending.fail(BadInput(error))
 
     def _no_actor_reason(self, gpu: bool) -> str:
-        """Why no actor will start, if none has; else empty."""
+        """Why no actor will start; empty if one has started or may still start."""
         actors = [actor for actor in self._actors if actor.has_gpu == gpu]
         if any(actor.started for actor in actors):
             return ""
@@ -298,14 +308,14 @@ class RayPool(Pool):
         return ""
 
     def _needs_gpu(self, target: str | None) -> bool:
-        """Whether jobs for this target need a GPU; without a target: whether the cluster has any."""
+        """Whether jobs for this target need a GPU. Without a target: whether the cluster has GPUs."""
         if not target and self._now() - self._resources_read > _HEARTBEAT_SECONDS:
             self._resources_read = self._now()
             self._cluster_has_gpus = bool(self._ray.cluster_resources().get("GPU"))
         return target == "cuda" or (not target and self._cluster_has_gpus)
 
     def _accelerator_type(self) -> str | None:
-        """Ray's name of the GPU that was requested, if Ray has one."""
+        """Ray's accelerator type for the requested GPU name; None if Ray has none."""
         prefix = "accelerator_type:"
         names = [n.removeprefix(prefix) for n in self._ray.cluster_resources() if n.startswith(prefix)]
         return next((n for n in names if self._gpu_name and self._gpu_name.lower() in n.lower()), None)
@@ -349,7 +359,7 @@ class RayPool(Pool):
             if call == actor.start_call:
                 reason = f"{_MAX_FAILED_STARTS} workers in a row did not start: {first_line(error)}"
                 self._count_failed_start(f"--pool ray: {reason}")
-            self._replace(actor, call)  # it died, or the result was lost with its node
+            self._replace(actor, call)  # the actor died, or the result was lost with its node
             return
         with self._lock:
             pending = actor.sent.pop(call)
@@ -365,7 +375,7 @@ class RayPool(Pool):
     def _replace(self, actor: ActorState, lost_call: Any = None) -> None:
         """Stop an actor and queue its jobs again.
 
-        The job it was running, or whose result was lost, used an attempt.
+        This counts as an attempt of the job that was running, or whose result was lost.
         """
         with self._lock:
             unfinished = []
@@ -380,7 +390,7 @@ class RayPool(Pool):
             self._stop(actor)
 
     def _late_result(self, call: Any) -> str | None:
-        """A result that the actor returned before it died."""
+        """The result of a call if the actor returned it before it died, else None."""
         try:
             return str(self._ray.get(call, timeout=0))
         except (self._ray.exceptions.RayError, TimeoutError):

@@ -1,15 +1,17 @@
-"""Which queued job goes to which worker: one policy for all pools.
+"""Decides which queued job goes to which worker: one policy for all pools.
 
-1. A worker prefers jobs of the task that it has warm: loaded, with its baselines calibrated.
-2. A worker warms another task if no worker has it, or if each worker that has it is so far behind that
-   warming it once more pays. Tasks that no worker has come first.
+A worker has a task *warm* if it has prepared it: loaded, with its baselines timed.
+
+1. A worker prefers jobs of the task that it has warm.
+2. A worker warms another task if no worker has that task warm, or if those that have it are so far behind
+   that warming it once more pays off. Tasks that no worker has warm come first.
 3. A busy worker takes a job of another task only to build its candidate ahead of time.
-4. A task's turn on a worker ends after a number of jobs while another task waits that no worker has. Its next
-   turn is twice as long, so that a large task is warmed a few times, not again and again.
+4. If another task waits that no worker has warm, a task's turn on a worker ends after a number of jobs. Its
+   next turn is twice as long, so that a large task is warmed a few times only.
 5. A job that has been queued for five minutes goes first.
-6. Before it leaves the task of a search run, an idle worker waits a moment for the run's next job.
+6. Before an idle worker leaves the task of a search run, it waits a moment for the run's next job.
 
-All jobs of a task are timed on one kind of hardware: the first that it was sent to.
+All jobs of a task are timed on one kind of hardware: that of the first worker that got one.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from kernelpro.records import Job, Progress, Result, Target
 JobGroup = tuple[str, str]
 """A task's id and the target; jobs without a task have an empty id."""
 RUN_WAIT_SECONDS = 0.5
-"""A search run submits its next job within this time; warming another task takes ten times as long."""
+"""How long an idle worker waits for a run's next job. A run submits it within this time; warming another task
+takes ten times as long."""
 LONG_WAIT_SECONDS = 300.0
+"""A job that has been queued for this long goes first."""
 
 
 @dataclass(eq=False)
@@ -39,38 +43,40 @@ class PendingJob:
     """A submitted job without a result."""
 
     key: str
-    """Unique in the pool; jobs of several callers may share an id."""
+    """Unique in the pool. Jobs of several callers may have the same id."""
     job: Job
     progress: ProgressCallback
     submitted: float
+    """When it was submitted, by the scheduler's clock."""
     future: Future[Result] = field(default_factory=Future)
     attempts: int = 0
-    """Workers that died while they ran it."""
+    """Number of workers that died while they ran it."""
     stage: str = ""
+    """The stage that was reported last."""
     bug: str = ""
-    """The bug of KernelPro that ended the last worker."""
+    """The bug of KernelPro that ended the last worker; empty if none did."""
 
     @functools.cached_property
     def task(self) -> str:
-        """The id of its task; empty if it has none."""
+        """The id of the job's task; empty if it has none."""
         return self.job.task.id if self.job.task else ""
 
     @functools.cached_property
     def group(self) -> JobGroup:
-        """Jobs of one group need the same warm task and the same hardware."""
+        """The job's group: jobs of one group need the same warm task and the same hardware."""
         return self.task, self.job.target or ""
 
     def start(self) -> bool:
-        """Mark it as running; False if it was cancelled."""
+        """Mark the job as running; False if it was cancelled."""
         return self.future.running() or self.future.set_running_or_notify_cancel()
 
     def fail(self, error: Exception) -> None:
-        """End it with an error, unless it was cancelled."""
+        """End the job with an error, unless it was cancelled."""
         if self.start():
             self.future.set_exception(error)
 
     def finish(self, result: Result) -> None:
-        """Deliver the result, with the caller's id of the job."""
+        """Deliver the result under the caller's id of the job."""
         self.future.set_result(replace(result, job=self.job.id))
 
     def report(self, stage: str) -> None:
@@ -81,7 +87,7 @@ class PendingJob:
 
 
 class JobQueue:
-    """Queued jobs by group, so that choosing one costs time per group, not per job."""
+    """Queued jobs by group, so that the cost of choosing one depends on the number of groups, not of jobs."""
 
     def __init__(self) -> None:
         self._queues: dict[JobGroup, deque[PendingJob]] = {}
@@ -91,7 +97,7 @@ class JobQueue:
         self._queues.setdefault(pending.group, deque()).append(pending)
 
     def add_first(self, jobs: Iterable[PendingJob]) -> None:
-        """Put jobs that were sent before back to the front, in their order."""
+        """Put jobs that were sent before back to the front, in the same order."""
         for pending in reversed(list(jobs)):
             self._queues.setdefault(pending.group, deque()).appendleft(pending)
 
@@ -100,7 +106,7 @@ class JobQueue:
         return [queue[0] for queue in self._queues.values()]
 
     def heads_for(self, task: str) -> list[PendingJob]:
-        """The oldest job of each group that needs this task or none."""
+        """The oldest job of each group that needs this task or no task."""
         groups = itertools.product({task, ""}, ("", "cpu", "cuda"))
         return [self._queues[group][0] for group in groups if group in self._queues]
 
@@ -124,7 +130,7 @@ class JobQueue:
         return len(self._queues.get(group, ()))
 
     def __len__(self) -> int:
-        """Cancelled jobs do not count."""
+        """The number of queued jobs without cancelled ones."""
         return sum(not pending.future.cancelled() for pending in self)
 
     def __bool__(self) -> bool:
@@ -136,34 +142,34 @@ class JobQueue:
 
 @dataclass(eq=False, kw_only=True)
 class PoolWorker:
-    """What the scheduler knows of a worker."""
+    """The scheduler's view of a worker."""
 
     task: str = ""
-    """The task that it has warm, or will have after the jobs that it was sent."""
+    """The task that the worker has warm, or will have warm after the jobs that it was sent."""
     turn_jobs: int = 0
-    """Jobs sent to it since it began this task."""
+    """Number of jobs sent to it since it got this task."""
     idle_since: float = 0.0
+    """When its last result arrived."""
     sent: dict[Hashable, PendingJob] = field(default_factory=dict)
-    """Jobs without a result in the order of sending, by the pool's handle."""
+    """Jobs at the worker without a result, in the order of sending. The pool chooses the keys."""
     failed: bool = False
-    """Its device failed its health check."""
+    """Whether its device failed its health check."""
 
     def hardware_name(self, target: Target | None) -> str | None:
-        """The hardware on which it runs jobs for this target; None: it has none."""
+        """The hardware on which the worker runs jobs for this target; None if it has none."""
         raise NotImplementedError
 
 
 class RunTracker:
-    """Knows which tasks belong to search runs: a run submits again as soon as it has a result.
-
-    A caller who submits all jobs at once never comes back.
+    """Finds out which tasks belong to search runs. A run submits another job as soon as it has a result;
+    other callers submit all jobs at once.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._run_tasks: set[str] = set()
         self._open: Counter[str] = Counter()
-        """Jobs without a result, by task."""
+        """Number of jobs without a result, by task."""
 
     def submitted(self, pending: PendingJob) -> None:
         """Record a new job."""
@@ -179,7 +185,7 @@ class RunTracker:
             self._open[task] -= 1
 
     def holds(self, worker: PoolWorker, now: float) -> bool:
-        """Whether the worker should stay with its task, because its run will submit more in a moment."""
+        """Whether the worker should stay with its task because a run will submit another job in a moment."""
         idle_long = not worker.sent and now - worker.idle_since >= RUN_WAIT_SECONDS
         return worker.task in self._run_tasks and not idle_long
 
@@ -188,7 +194,7 @@ W = TypeVar("W", bound=PoolWorker)
 
 
 class Scheduler(Generic[W]):
-    """Assigns queued jobs to workers; see the module. The pool's lock protects it."""
+    """Assigns queued jobs to workers; see the module's docstring. The pool's lock protects it."""
 
     def __init__(
         self,
@@ -201,10 +207,10 @@ class Scheduler(Generic[W]):
         clock: Callable[[], float] = time.monotonic,
     ):
         """
-        max_sent: jobs that a worker has at once. first_turn: jobs of a task in a row, while another task
-        waits that no worker has. warm_cost: warming a task takes as long as judging this many candidates.
-        build_ahead: whether busy workers take jobs of other tasks to build them; not where more workers may
-        start. accepts: whether a worker runs jobs for a target.
+        max_sent: maximum number of unfinished jobs at a worker. first_turn: number of jobs in a task's first
+        turn. warm_cost: warming a task takes as long as judging this many candidates. build_ahead: whether
+        busy workers take jobs of other tasks to build their candidates; False if the pool can start more
+        workers instead. accepts: whether a worker runs jobs for a target.
         """
         self.queue = JobQueue()
         self._runs = RunTracker()
@@ -212,9 +218,9 @@ class Scheduler(Generic[W]):
         self._warm_cost, self._build_ahead = warm_cost, build_ahead
         self._accepts, self._clock = accepts, clock
         self._turns: dict[str, int] = {}
-        """How long the next turn of a task is, if not `first_turn`."""
+        """Length of a task's next turn, if it is not `first_turn`."""
         self._hardware: dict[JobGroup, str] = {}
-        """What each group is timed on."""
+        """Name of the hardware on which each group is timed."""
 
     def submit(self, pending: PendingJob) -> None:
         """Queue a new job."""
@@ -222,14 +228,14 @@ class Scheduler(Generic[W]):
         self.queue.add(pending)
 
     def finished(self, worker: W, handle: Hashable) -> PendingJob:
-        """Record that a worker returned a result, and return the job."""
+        """Record that a worker returned the result of a job; returns the job."""
         worker.idle_since = self._clock()
         return worker.sent.pop(handle)
 
     def requeue(self, unfinished: list[PendingJob], max_attempts: int) -> PendingJob | None:
-        """Queue the jobs of a dead worker again. The first one was running and has used an attempt.
+        """Queue the jobs of a dead worker again. The first one was running, which counts as an attempt.
 
-        Returns that job if it has no attempts left; it is then not queued.
+        If the first one has no attempts left, it is returned and not queued.
         """
         victim = None
         if unfinished:
@@ -242,7 +248,7 @@ class Scheduler(Generic[W]):
     def suits(self, worker: W, pending: PendingJob) -> bool:
         """Whether a job may run on this worker's hardware.
 
-        A job for hardware that the worker lacks suits it: the worker reports the error.
+        True also for a target that the worker lacks: the worker then reports the error.
         """
         if not self._accepts(worker, pending.job.target):
             return False
@@ -250,9 +256,10 @@ class Scheduler(Generic[W]):
         return not pending.task or name is None or self._hardware.get(pending.group, name) == name
 
     def assign(self, workers: Iterable[W], send: Callable[[W, PendingJob], None]) -> None:
-        """Send queued jobs to workers with room, one each in turn, workers with the fewest jobs first.
+        """Send queued jobs to workers with room: round by round one job each, to those with the fewest jobs
+        first.
 
-        `send` adds the job to `worker.sent`.
+        `send` must add the job to `worker.sent`.
         """
         available = [worker for worker in workers if not worker.failed]
         counts = _Counts(available)
@@ -269,8 +276,8 @@ class Scheduler(Generic[W]):
             free = [worker for worker in served if len(worker.sent) < self._max_sent]
 
     def _begin_turn(self, worker: W, pending: PendingJob, counts: _Counts) -> None:
-        """Record that a job goes to a worker; a task that has to yield with jobs queued gets a longer turn
-        next."""
+        """Record that a job goes to a worker. If the worker leaves a task with queued jobs, the next turn of
+        that task is longer."""
         counts.jobs[pending.task] += 1
         if pending.task and pending.task != worker.task:
             if any(head.task == worker.task for head in self.queue.heads()):
@@ -315,7 +322,7 @@ class Scheduler(Generic[W]):
 
 
 class _Counts:
-    """By task: jobs that workers have, and workers that have it warm."""
+    """Counts by task: the unfinished jobs at workers, and the workers that have the task warm."""
 
     def __init__(self, workers: Iterable[PoolWorker]) -> None:
         self.jobs = Counter(pending.task for worker in workers for pending in worker.sent.values())

@@ -1,4 +1,4 @@
-"""A winner and its task as a drop-in kernel: what was judged, read from the task's own reference."""
+"""Describes a winner for the drop-in module: what was judged, found by running the task's own reference."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernelpro.lab.tasks import reference as references
 from kernelpro.records import BadInput, Task
 
 _MAX_TENSOR_BYTES = 4096
-"""Tensors outside of the state, such as small tables, stay in a skeleton up to this size."""
+"""Largest tensor outside of the state, such as a small table, that stays in a skeleton."""
 
 
 def noun_of(source: str) -> str:
-    """What a winner is: a kernel, or PyTorch's own code."""
+    """What a winner is, for texts: a kernel, torch.compile's code, or PyTorch's own code."""
     first = source.lstrip().partition("\n")[0]
     if first.startswith("# Written by torch.compile"):
         return "torch.compile's code"
@@ -36,11 +36,11 @@ def noun_of(source: str) -> str:
 def describe_winner(
     task: Task, sources: Sequence[str], target: str, tolerance: float | None
 ) -> list[KernelSpec]:
-    """What was judged, for each shape of the task and its kernel. Runs the task's own code once for each
+    """A description of what was judged for each shape of the task. Runs the task's own code once for each
     shape, never the candidate's.
 
-    A task for a GPU may be too large for the CPU: it runs on the meta device if possible. That takes seconds,
-    because torch imports its compiler for it; a task for the CPU runs there in milliseconds.
+    A task for a GPU runs on the meta device if possible, because it may be too large for the CPU. That takes
+    seconds, because torch imports its compiler for it. A task for the CPU runs there, in milliseconds.
     """
     return [
         _describe_shape(task.at(number), source, target, tolerance) for number, source in enumerate(sources)
@@ -57,7 +57,7 @@ def _describe_shape(task: Task, source: str, target: str, tolerance: float | Non
             f"task {task.name} cannot be run here: {type(error).__name__}: {str(error)[:300]}"
         ) from error
     digest = hashlib.sha256(f"{task.id} {source} {target}".encode()).hexdigest()[:8]
-    # the reference's own rounding error counts twice, and three seeds see less than the judge does
+    # looser than the judge: the reference's rounding error counts twice, and three seeds find less
     limit = 10 * tolerance if tolerance else 1e-2
     return KernelSpec(
         task.entry if task.form != "kernelbench" else task.name,
@@ -75,7 +75,7 @@ def _describe_shape(task: Task, source: str, target: str, tolerance: float | Non
 def _observe_on_meta(task: Task) -> dict[str, Any] | None:
     try:
         return _observe(task, "meta")
-    except Exception:  # a task may need values in any way; a real error occurs again on the CPU
+    except Exception:  # the task may need real values in many ways; a real error occurs again on the CPU
         return None
 
 
@@ -113,14 +113,14 @@ def _parameter_names(loaded: references.Reference) -> tuple[str, ...]:
 
 
 def _ranges(task: Task) -> dict[str, Any]:
-    """Ranges of the example inputs by number, and of the state by name."""
+    """Value ranges of the example inputs by their number, and of the state by name."""
     loaded = references.Reference(task, "cpu", 0)
     inputs = {str(number): value_range(leaf) for number, leaf in enumerate(loaded.inputs(0)[1])}
     return inputs | {name: value_range(tensor) for name, tensor in named_state(loaded.model())}
 
 
 def skeleton_of(task: Task) -> str:
-    """The pickled module of a task without its weights; empty if its constructor rebuilds it."""
+    """The pickled module of a task without its weights, as base64; empty if its constructor rebuilds it."""
     loaded = references.Reference(task, "cpu", 0)
     if task.form != "module" or loaded.can_rebuild_from_init_inputs():
         return ""
@@ -133,7 +133,7 @@ def skeleton_of(task: Task) -> str:
 
 
 def build_reference(task: Task) -> torch.nn.Module:
-    """A new reference of a KernelBench task, with the weights that its constructor draws."""
+    """A new instance of a KernelBench task's reference, with random weights from its constructor."""
     module: Any = references.load_source(task)
     init: Any = getattr(module, "get_init_inputs", list)()
     model: torch.nn.Module = getattr(module, task.entry)(*init)
@@ -141,7 +141,8 @@ def build_reference(task: Task) -> torch.nn.Module:
 
 
 def winner_factory(spec: KernelSpec, source: str, task: Task | None) -> KernelFactory:
-    """The winner as a factory. `task`: its KernelBench task, whose parameters may have other names."""
+    """The winner as a kernel factory. `task`: its KernelBench task, if it has one, whose parameters may have
+    other names than the kernel's."""
 
     def load_kernel() -> Any:
         module: Any = load_source(source, f"kernelpro_kernel_{spec.digest}")

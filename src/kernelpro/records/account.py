@@ -69,11 +69,14 @@ class AccountPart(Record):
     """A part of a call's time."""
 
     part: PartKind
+    """What the time is spent on (docs/reference/time-account.md)."""
     ms: float
+    """Estimated duration in milliseconds."""
     low: float
-    """What it is at least, and at most, given how well the model knows the device."""
+    """Lower bound of `ms`, given the uncertainty of the device model."""
     high: float
+    """Upper bound of `ms`."""
     kernel: str = ""
-    """The kernel it belongs to; empty for parts of the whole call, and on the CPU."""
+    """The GPU kernel that spends the time; empty for parts of the whole call, and on the CPU."""
     lines: tuple[str, ...] = ()
-    """Source lines to blame, most important first."""
+    """Source lines that cause it, most expensive first."""

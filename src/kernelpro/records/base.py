@@ -36,7 +36,8 @@ def describe_bug(error: BaseException) -> str:
 
 
 def digest(*parts: str | bytes) -> str:
-    """Content hash of a sequence of strings. Sequences with equal concatenations have different hashes."""
+    """The content hash of a sequence of strings. Lengths are hashed too, so `("ab", "c")` and `("a", "bc")`
+    have different hashes."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -50,7 +51,7 @@ Reader = Callable[[Any], Any]
 
 @functools.cache
 def _reader(kind: Any) -> Reader | None:
-    """The function that decodes JSON data to a value with this annotation; None: the value is used as it is.
+    """The function that decodes JSON data to a value of this type; None if the JSON data is the value.
 
     Cached by type: opening a run reads thousands of records, and inspecting annotations costs more than
     decoding.
@@ -74,7 +75,7 @@ def _reader(kind: Any) -> Reader | None:
 
 
 def _optional_reader(kind: Any) -> Reader | None:
-    """Decodes an optional value; an empty object stands for an absent record."""
+    """The decoder of an optional value. An empty JSON object decodes to None if the value is a record."""
     read = _reader(kind)
     if read is not None and isinstance(kind, type) and issubclass(kind, Record):
         return lambda value: read(value) if value else None
@@ -82,7 +83,7 @@ def _optional_reader(kind: Any) -> Reader | None:
 
 
 def _union_reader(arms: list[Any]) -> Reader | None:
-    """Decodes a union of records by their field `kind`; returns None for other unions."""
+    """The decoder of a union of records, whose field `kind` names the type; None for other unions."""
     if not all(isinstance(arm, type) and issubclass(arm, Record) for arm in arms):
         return None
     by_kind = {next(f.default for f in dataclasses.fields(arm) if f.name == "kind"): arm for arm in arms}
@@ -118,7 +119,7 @@ class Record:
 
     @classmethod
     def from_json(cls: type[R], data: dict[str, Any]) -> R:
-        """The record that `to_json` described. Unknown keys are ignored."""
+        """Inverse of `to_json`. Unknown keys are ignored; missing keys get the field's default."""
         values = {}
         for name, read in _readers(typing.cast(Any, cls)).items():
             if name in data:
@@ -131,8 +132,8 @@ class Record:
         return json.dumps(self.to_json(), separators=(",", ":"))
 
     def nondefault_json(self) -> str:
-        """JSON of the fields that differ from their defaults. Identities use it: they must not change when a
-        later version adds a field."""
+        """JSON text of the fields that differ from their defaults. Content hashes use it, so that they do not
+        change when a later version adds a field."""
         return json.dumps(_nondefault(self), separators=(",", ":"))
 
 

@@ -1,18 +1,18 @@
-"""Comparable times: one scale for all candidates of a run, however fast its machine was when each was judged.
+"""Comparable times: one time scale for all candidates of a run, even if the machine changes its speed.
 
 Clocks drift, laptops throttle, and a run may continue on another machine. Milliseconds of two judgements are
-therefore not comparable, but their speed-ups over a baseline are: it was called in turns with the candidate.
-The comparable time of a candidate is
+therefore not comparable. Their speed-ups over a baseline are: the judge alternates calls of the candidate and
+of the baseline. The comparable time of a candidate is
 
-    time of the baseline when the task was prepared / speed-up over it
+    time of the baseline when the task was prepared / speed-up over that baseline
 
-1. The baseline is the fastest one of the preparation among those that the verdict compares with.
-2. For several shapes it is the weighted mean of the same quotient for each shape.
+1. Of the baselines in the verdict, the one that was fastest at the preparation is used.
+2. With several shapes, the comparable time is the weighted mean of this quotient over the shapes.
 3. A verdict that shares no baseline with the preparation keeps its measured time. A candidate that did not
    pass has no time.
 
-Everything that ranks steps, or holds one against another, uses comparable times: the tree, the objective, the
-finalists, gains over a parent, the charts. What is shown of one step alone is what was measured.
+Everything that ranks or compares steps uses comparable times: the tree, the objective, the finalists, gains
+over a parent, the charts. Displays of a single step show its measured times.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kernelpro.records.study import TaskFacts
 
 @dataclass(frozen=True)
 class ComparableTimes:
-    """The times of a run's baselines when its task was prepared. Without any, measured times are taken as
-    comparable."""
+    """Converts measured times to comparable times. Holds the times of the baselines when the task was
+    prepared; without any, a measured time is its own comparable time."""
 
     baselines: Mapping[str, float] = field(default_factory=dict)
-    """Milliseconds by name, means over all calls."""
+    """Time of a call in ms, by baseline; for several shapes, the weighted mean."""
     shapes: tuple[ShapeTimes, ...] = ()
-    """The same for each shape of the task."""
+    """The baselines' times for each shape of the task."""
 
     @classmethod
     def of(cls, facts: TaskFacts | None) -> ComparableTimes:
-        """The times of the preparation; none before the task was measured."""
+        """The converter for a task; without baselines as long as the task has not been measured."""
         return cls(facts.baselines, facts.shapes) if facts else cls()
 
     def ms(self, step: Step | None) -> float | None:
@@ -48,12 +48,12 @@ class ComparableTimes:
         return time.value if time else None
 
     def gain(self, step: Step, parent: Step | None) -> float | None:
-        """How many times faster a step is than its parent; None if one of them did not pass."""
+        """Speed-up of a step over its parent; None if one of them did not pass."""
         before, after = self.ms(parent), self.ms(step)
         return before / after if before and after else None
 
     def interval(self, verdict: Verdict | None) -> Interval | None:
-        """The comparable time of a verdict; None if the candidate did not pass."""
+        """The comparable time of a verdict with its interval; None if the candidate did not pass."""
         if verdict is None or not verdict.times:
             return None
 
@@ -70,7 +70,8 @@ class ComparableTimes:
         speedup: Mapping[str, float],
         by_shape: Sequence[Mapping[str, float]] = (),
     ) -> float:
-        """The comparable time from a measured one, its speed-ups over baselines, and those for each shape."""
+        """The comparable time of a candidate from its measured time and its speed-ups by baseline, in total
+        and for each shape."""
         shared = [name for name, ratio in speedup.items() if ratio and name in self.baselines]
         if not shared:
             return measured_ms
@@ -82,7 +83,7 @@ class ComparableTimes:
         return self.baselines[name] / speedup[name]
 
     def of_shape(self, verdict: Verdict, number: int) -> float:
-        """The comparable time of a verdict for one shape of the task."""
+        """The comparable time for the shape with this number."""
         shape = verdict.shapes[number]
         times = self.shapes[number].times if len(self.shapes) == len(verdict.shapes) else {}
         alone = ComparableTimes({name: time.value for name, time in times.items()})

@@ -1,4 +1,4 @@
-"""Energy of a call: the record of a measurement, and its formatting wherever a verdict is shown."""
+"""Energy of a call: the record of a measurement, and its formatting."""
 
 from __future__ import annotations
 
@@ -10,38 +10,44 @@ from kernelpro.records.base import Record
 from kernelpro.records.interval import Interval
 
 Objective = Literal["speed", "energy-at-speed", "edp"]
-"""What a run optimizes: `speed` finds the fastest kernel; `energy-at-speed` the one with the lowest energy
-among those about as fast as the fastest; `edp` the lowest energy-delay product."""
+"""What a run optimizes. `speed`: the shortest time. `energy-at-speed`: the lowest energy among kernels about
+as fast as the fastest. `edp`: the lowest energy-delay product."""
 
 
 @dataclass(frozen=True)
 class EnergyWindow(Record):
-    """One side called in a loop for a few seconds while the energy counter was read."""
+    """A few seconds in which one side (the candidate or the baseline) is called in a loop while the energy
+    counter is polled."""
 
     side: str
     """`candidate` or the name of the baseline."""
     started_at: float
-    """Time of the first counter update, by time.perf_counter."""
+    """Time of the first counter update in seconds, by the worker's time.perf_counter."""
     joules: float
-    """Energy between two counter updates."""
+    """Energy between the first and the last counter update that are used."""
     seconds: float
     """Time between these two updates."""
     calls: int
-    """Calls in the whole loop."""
+    """Number of calls in the whole loop."""
     call_seconds: float
+    """Mean duration of a call in the loop."""
     uncertainty: float
-    """Relative error of the energy that the counter's quantization causes."""
+    """Relative error of `joules` that the counter's quantization may cause."""
     sm_mhz: float | None = None
+    """Median SM clock."""
     memory_mhz: float | None = None
+    """Median memory clock."""
     temperature_c: float | None = None
+    """Median temperature in degrees Celsius."""
     power_capped: float = 0.0
-    """Share of readings under the software power cap, which is normal for a busy board."""
+    """Share of readings, 0 to 1, in which the software power cap reduced the clock. This is normal for a busy
+    board."""
     rejection: str = ""
-    """Why the window does not count; empty if it does."""
+    """Why the window is not used; empty if it is."""
 
     @property
     def watts(self) -> float:
-        """Mean power."""
+        """Mean power in the window."""
         return self.joules / self.seconds
 
     @property
@@ -55,23 +61,25 @@ class Energy(Record):
     """The energy of a candidate and a baseline, or `unavailable` with the reason why it was not measured."""
 
     counter: str = ""
-    """NVML's counter, or the RAPL zones."""
+    """Name of the energy counter: NVML's, or the RAPL zones."""
     baseline: str = ""
-    """The baseline that was measured in alternation with the candidate."""
+    """Name of the baseline, whose windows alternate with the candidate's."""
     joules: dict[str, Interval] = field(default_factory=dict)
-    """Per call, for `candidate` and the baseline. Idle power is included."""
+    """Joules per call of `candidate` and of the baseline, idle power included."""
     watts: dict[str, Interval] = field(default_factory=dict)
+    """Mean power of `candidate` and of the baseline."""
     edp: dict[str, Interval] = field(default_factory=dict)
     """Energy-delay product in joule-seconds: energy of a call times its duration in the loop."""
     ratio: dict[str, Interval] = field(default_factory=dict)
-    """Candidate over baseline for `energy`, `power` and `edp`; below 1 is better."""
+    """Candidate over baseline, by quantity: `energy`, `power` and `edp`. Below 1 is better."""
     lower: Literal["yes", "no", "unclear"] | None = None
     """Whether a call of the candidate takes less energy than one of the baseline."""
     idle_watts: dict[str, float] = field(default_factory=dict)
-    """`before` and `after` the measurement, while both sides were stopped."""
+    """Power `before` and `after` the measurement, while both sides were stopped."""
     windows: tuple[EnergyWindow, ...] = ()
+    """All windows in the order of measurement, rejected ones included."""
     unavailable: str = ""
-    """Why there is no measurement; empty if there is one."""
+    """Why energy was not measured; empty if it was."""
 
     def __post_init__(self) -> None:
         if bool(self.unavailable) == bool(self.joules):
@@ -83,17 +91,18 @@ class Energy(Record):
 
     @property
     def is_power_limited(self) -> bool:
-        """Whether the candidate ran mostly at the board's power cap: then energy is proportional to time."""
+        """Whether the candidate ran at the board's power cap most of the time. Energy is then proportional to
+        time."""
         capped = [w.power_capped for w in self.windows if w.side == "candidate" and not w.rejection]
         return bool(capped) and statistics.median(capped) > 0.5
 
 
 ENERGY_COLUMNS = ("J per call", "energy vs baseline", "W")
-"""Energy columns of a table."""
+"""Titles of a table's energy columns."""
 
 
 def energy_cells(energy: Energy | None) -> tuple[str, str, str]:
-    """Return the cells under `ENERGY_COLUMNS`; empty strings without a measurement."""
+    """The cells under `ENERGY_COLUMNS`; empty strings if energy was not measured."""
     if energy is None or energy.unavailable:
         return "", "", ""
     return (
@@ -112,6 +121,6 @@ def format_joules(joules: float) -> str:
 
 
 def format_ratio(ratio: Interval) -> str:
-    """Format an energy ratio with its interval. Three digits, one more than for times: energies differ by
-    less."""
+    """Format an energy ratio with its interval. It has three digits, one more than a ratio of times, because
+    energies differ by less."""
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"

@@ -1,4 +1,4 @@
-"""Events of a run: stored with the run and passed to `on_event` callbacks while it is worked on.
+"""Events of a run. They are stored with the run; the engine also passes its progress to `on_event` callbacks.
 
 Requests of the user (`SteeringEvent`) are events, too. Any process may add them to the store of a run. The
 engine reads them between steps, and stores when each took effect (`SteeringApplied`), so that a resumed run
@@ -25,61 +25,70 @@ class RunEvent(Record):
     kind: ClassVar[str] = ""
 
     def to_line(self) -> dict[str, Any]:
-        """The event as plain data, with its kind as `event`: a line of `--json`."""
+        """The event as plain data with its kind under the key `event`, as `--json` prints it."""
         return {"event": self.kind, **self.to_json()}
 
 
 @dataclass(frozen=True)
 class RunStarted(RunEvent):
-    """A process starts to work on the run, for the first time or again."""
+    """A process starts or resumes the run."""
 
     kind: ClassVar[str] = "started"
 
 
 @dataclass(frozen=True)
 class TaskMeasured(RunEvent):
-    """The baselines and the floor of the task are known."""
+    """The baselines and the floor of the task have been measured."""
 
     kind: ClassVar[str] = "task_measured"
     baselines: dict[str, float]
-    """Milliseconds by name."""
+    """Time of a call in ms, by baseline."""
     floor_ms: float
+    """Shortest time that the task allows on this device, in ms."""
 
 
 @dataclass(frozen=True)
 class StepChosen(RunEvent):
-    """The policy chose what to try next."""
+    """The policy, or the user with a pasted kernel, chose the next step."""
 
     kind: ClassVar[str] = "step_chosen"
     step: int
+    """Number of the new step."""
     parent: int
+    """The step that it starts from; 0: the reference."""
     action: Action
+    """What the author is asked to do with the parent."""
 
 
 @dataclass(frozen=True)
 class StepProgress(RunEvent):
-    """A step entered a phase, or (`judged`, `profiled`, `settled`) completed one."""
+    """A step entered a phase, or completed one (`judged`, `profiled`, `settled`)."""
 
     kind: ClassVar[str] = "step"
     step: int
+    """Number of the step."""
     phase: StepPhase
+    """writing, judging, measuring_energy, profiling or final_judging; judged, profiled or settled."""
 
 
 @dataclass(frozen=True)
 class JobProgress(RunEvent):
-    """What a worker is doing for a job. Not stored."""
+    """A worker entered another stage of a job. Not stored."""
 
     kind: ClassVar[str] = "job"
     job: str
+    """The job's id, such as `step 12`."""
     stage: str
+    """What the worker is doing, in words."""
 
 
 @dataclass(frozen=True)
 class Note(RunEvent):
-    """Something the user should know."""
+    """A message for the user."""
 
     kind: ClassVar[str] = "note"
     text: str
+    """The message, in one line."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class RunFailed(RunEvent):
 
 @dataclass(frozen=True)
 class RunStopped(RunEvent):
-    """The process stopped at the user's request, or was interrupted. The run can be resumed."""
+    """The process stopped because the user asked for it or interrupted it. The run can be resumed."""
 
     kind: ClassVar[str] = "stopped"
     reason: str
@@ -120,7 +129,7 @@ class StopRequested(SteeringEvent):
 
     kind: ClassVar[str] = "stop"
     finish: bool = False
-    """Choose no further steps, but judge the finalists and end the run. False: stop at once, as Ctrl-C
+    """True: choose no further steps, judge the finalists and end the run. False: stop at once, as Ctrl-C
     does."""
 
 
@@ -133,7 +142,7 @@ class ResumeRequested(SteeringEvent):
 
 @dataclass(frozen=True)
 class BudgetAdded(SteeringEvent):
-    """Raise the limits of the run by these amounts. A limit that is not set stays unset."""
+    """Raise the limits of the run by these amounts (see `Limits`). A limit that is not set stays unset."""
 
     kind: ClassVar[str] = "add_budget"
     candidates: int = 0
@@ -145,7 +154,7 @@ class BudgetAdded(SteeringEvent):
 
 @dataclass(frozen=True)
 class NodePinned(SteeringEvent):
-    """Search only below this step; 0: everywhere again."""
+    """Search only in the branch of this step; 0: in the whole tree again."""
 
     kind: ClassVar[str] = "pin"
     step: int
@@ -153,7 +162,7 @@ class NodePinned(SteeringEvent):
 
 @dataclass(frozen=True)
 class BranchClosed(SteeringEvent):
-    """Choose no further step in the branch that starts at this step."""
+    """Choose no further steps in the branch that starts at this step."""
 
     kind: ClassVar[str] = "close"
     step: int
@@ -161,7 +170,7 @@ class BranchClosed(SteeringEvent):
 
 @dataclass(frozen=True)
 class BranchOpened(SteeringEvent):
-    """Undo `BranchClosed`."""
+    """Search again in a branch that `BranchClosed` closed."""
 
     kind: ClassVar[str] = "open"
     step: int
@@ -169,7 +178,7 @@ class BranchOpened(SteeringEvent):
 
 @dataclass(frozen=True)
 class HintGiven(SteeringEvent):
-    """A hint in words for the author of all later steps."""
+    """Show the author of all later steps a hint."""
 
     kind: ClassVar[str] = "hint"
     text: str
@@ -177,11 +186,11 @@ class HintGiven(SteeringEvent):
 
 @dataclass(frozen=True)
 class HintWithdrawn(SteeringEvent):
-    """Later steps do not see a hint any more."""
+    """Stop showing a hint to later steps."""
 
     kind: ClassVar[str] = "withdraw_hint"
     hint: int
-    """The id of the event that gave the hint."""
+    """The id of the `HintGiven` event."""
 
 
 @dataclass(frozen=True)
@@ -190,11 +199,11 @@ class KernelPasted(SteeringEvent):
 
     kind: ClassVar[str] = "paste"
     source: str
-    """Content hash of the source."""
+    """Content hash of the source, which is stored among the run's sources."""
     parent: int = 0
     """The step that it improves or repairs; 0: a new design."""
     note: str = ""
-    """The plan in the user's words."""
+    """The plan of the step, written by the user."""
 
 
 @dataclass(frozen=True)
@@ -213,20 +222,20 @@ class AnswerGiven(SteeringEvent):
     question: str
     """The key of the question, like `step-12/plan`."""
     text: str
-    """Content hash of the answer, which is stored among the sources."""
+    """Content hash of the answer, which is stored among the run's sources."""
 
 
 @dataclass(frozen=True)
 class SteeringApplied(RunEvent):
-    """A request took effect before a step was chosen."""
+    """The engine applied or refused a request of the user, before it chose a step."""
 
     kind: ClassVar[str] = "applied"
     request: int
-    """The id of the event that made the request."""
+    """The id of the request's event."""
     step: int
     """The number of the step that was chosen next."""
     refused: str = ""
-    """Why the request could not be met."""
+    """Why the request was refused; empty if it was applied."""
 
 
 _EVENTS: dict[str, type[RunEvent]] = {
@@ -258,9 +267,9 @@ _EVENTS: dict[str, type[RunEvent]] = {
 
 
 def read_event(kind: str, data: dict[str, Any]) -> RunEvent:
-    """The event that `to_json` of an event of this kind described. Raises KeyError for an unknown kind."""
+    """Inverse of `to_json` for events of this kind. Raises KeyError for an unknown kind."""
     return _EVENTS[kind].from_json(data)
 
 
 STEERING_KINDS = tuple(kind for kind, event in _EVENTS.items() if issubclass(event, SteeringEvent))
-"""The kinds of the user's requests."""
+"""The kinds of all requests of the user."""

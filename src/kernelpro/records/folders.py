@@ -1,4 +1,4 @@
-"""Where files are stored, by the freedesktop.org conventions: caches and user data."""
+"""Folders for caches and user data, by the XDG conventions of freedesktop.org."""
 
 from __future__ import annotations
 

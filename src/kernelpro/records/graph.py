@@ -1,4 +1,4 @@
-"""A task's operator graph as plain data, for authors without torch."""
+"""A task's operator graph as plain data, for authors that do not import torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class Node(Record):
     """`input`, `parameter`, or an ATen overload such as `aten.linear.default`."""
     shape: tuple[int, ...]
     dtype: str
-    """Without the prefix `torch.`: float32, int64, ..."""
+    """torch's dtype without the prefix `torch.`: float32, int64, ..."""
     strides: tuple[int, ...] = ()
-    """Of inputs and parameters; empty: contiguous."""
+    """Strides of an input or parameter, in elements; empty: contiguous."""
     args: tuple[Any, ...] = ()
-    """Plain JSON. A reference to another value is `{"value": its name}`."""
+    """The operator's positional arguments as JSON. `{"value": NAME}` refers to another node."""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """The operator's keyword arguments, in the same form."""
     where: str = ""
-    """The qualified name of a parameter; the index of an input."""
+    """The qualified name of a parameter, or the index of an input."""
 
 
 @dataclass(frozen=True)
@@ -34,5 +35,6 @@ class Graph(Record):
     nodes: tuple[Node, ...]
     """In topological order."""
     outputs: tuple[str, ...]
+    """Names of the nodes that the module returns."""
     single: bool = True
-    """Whether the module returns its one output directly, not in a tuple."""
+    """Whether the module returns its only output directly, not in a tuple."""

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from kernelpro.records.base import Record
 
 _MIN_WIDTH = 0.02
-"""Narrower intervals are written with three digits: with two, both ends would often be equal."""
+"""Narrower intervals are written with three digits: with two, both bounds would often look equal."""
 
 
 @dataclass(frozen=True)
 class Interval(Record):
-    """A value and the bounds of its confidence interval."""
+    """A value and its 95 % confidence interval."""
 
     value: float
+    """The estimate."""
     low: float
+    """Lower bound."""
     high: float
+    """Upper bound."""
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
@@ -29,6 +32,6 @@ class Interval(Record):
 
 
 def format_share(share: float) -> str:
-    """A share as text: `6 %`; below 10 %, two significant digits."""
+    """A share (0 to 1) as a percentage: `6 %`. Below 10 % it has two significant digits."""
     percent = 100 * share
     return f"{percent:.0f} %" if percent >= 9.5 or percent == 0 else f"{percent:.2g} %"

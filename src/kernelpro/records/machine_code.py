@@ -1,4 +1,4 @@
-"""Static facts of a GPU kernel, from its disassembly and the compiler's log."""
+"""Static facts about a GPU kernel, from its disassembly and the compiler's log."""
 
 from __future__ import annotations
 
@@ -47,68 +47,79 @@ class KernelLoop(Record):
     """A natural loop in the SASS of a kernel."""
 
     mix: dict[InstructionKind, int] = field(default_factory=dict)
-    """Instructions by kind."""
+    """Number of instructions by kind."""
     instructions: int = 0
+    """Number of instructions."""
     innermost: bool = False
+    """Whether it contains no other loop."""
     widths: dict[InstructionKind, dict[str, int]] = field(default_factory=dict)
-    """Memory accesses by kind and by width in bits."""
+    """Number of memory accesses by kind and by width in bits."""
     where: str = ""
     """Source line of the backward branch."""
     asks: bool = False
-    """The loop polls memory until another thread changes it, and does nothing else."""
+    """Whether the loop only polls memory until another thread changes it."""
 
     def count(self, *kinds: InstructionKind) -> int:
-        """Instructions of these kinds."""
+        """The number of instructions of these kinds."""
         return count(self.mix, *kinds)
 
 
 @dataclass(frozen=True)
 class KernelCode(Record):
-    """Static facts of one variant of a kernel."""
+    """Static facts about one compiled variant of a kernel."""
 
     mix: dict[InstructionKind, int] | None = None
-    """Instructions by kind; None where the kernel was not disassembled and only the compiler's log is
-    known."""
+    """Number of instructions by kind. None if the kernel was not disassembled: only the compiler's log is
+    known then."""
     instructions: int = 0
+    """Number of instructions."""
     widths: dict[InstructionKind, dict[str, int]] = field(default_factory=dict)
-    """Memory accesses by kind and by width in bits."""
+    """Number of memory accesses by kind and by width in bits."""
     loops: tuple[KernelLoop, ...] = ()
     where: dict[InstructionKind, str] = field(default_factory=dict)
-    """By kind of instruction, the source line of its first one in the hot code."""
+    """By kind of instruction: the source line of the first one in the hot code."""
     registers: int | None = None
+    """Registers per thread."""
     stack: int = 0
     """Bytes of local memory per thread."""
     shared: int = 0
-    """Static shared memory, in bytes."""
+    """Static shared memory per block, in bytes."""
     spill_stores: int | None = None
-    """Bytes; None where there is no compiler log."""
+    """Bytes of registers that a thread spills to local memory; None without a compiler log."""
     spill_loads: int | None = None
+    """Bytes of spilled registers that a thread loads again; None without a compiler log."""
     warnings: tuple[str, ...] = ()
+    """The compiler's warnings about the kernel."""
     symbol: str = ""
+    """Mangled name."""
     signature: str = ""
+    """Demangled name with its parameters."""
     anchor: str = ""
-    """The line of the candidate that defines the kernel."""
+    """The candidate's source line that defines the kernel."""
     threads: int | None = None
-    """Threads per block, dynamic shared memory, warps and stages of a Triton variant."""
+    """Threads per block; this and the fields below are known of Triton kernels only."""
     dynamic_shared: int | None = None
+    """Dynamic shared memory per block, in bytes."""
     num_warps: int | None = None
+    """Triton's number of warps."""
     num_stages: int | None = None
+    """Triton's number of pipeline stages."""
 
     def count(self, *kinds: InstructionKind) -> int:
-        """Instructions of these kinds in the whole kernel."""
+        """The number of instructions of these kinds in the whole kernel."""
         return count(self.mix or {}, *kinds)
 
     @property
     def innermost_loops(self) -> tuple[KernelLoop, ...]:
-        """Loops that contain no other loop."""
+        """The loops that contain no other loop."""
         return tuple(loop for loop in self.loops if loop.innermost)
 
     @property
     def spilled_bytes(self) -> int:
-        """Spill stores and loads per thread; 0 where there is no compiler log."""
+        """Bytes of spill stores and loads per thread; 0 without a compiler log."""
         return (self.spill_stores or 0) + (self.spill_loads or 0)
 
 
 def count(mix: Mapping[InstructionKind, int], *kinds: InstructionKind) -> int:
-    """Instructions of these kinds in an instruction mix."""
+    """The number of instructions of these kinds in an instruction mix."""
     return sum(mix.get(kind, 0) for kind in kinds)

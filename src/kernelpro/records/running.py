@@ -1,4 +1,4 @@
-"""Runs: their configuration, their steps, what they cost and how they ended."""
+"""Runs: configuration, steps, costs and outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from kernelpro.records.judging import Options, Target, Task, Verdict
 from kernelpro.records.profiling import Diagnosis, Kernel
 
 Action = Literal["seed", "improve", "debug", "combine"]
+"""What the author of a step does: write a new design, improve the parent, repair it, or combine it with a
+second kernel."""
 Stage = Literal["chosen", "drafted", "judged", "settled"]
+"""How far a step has got. Each stage is on disk before the next one begins."""
 
 
 @dataclass(frozen=True)
@@ -22,25 +25,31 @@ class Limits(Record):
     """What a run may spend; 0: no limit. The first limit that is reached ends the run."""
 
     candidates: int = 75
-    """Candidates that authors write. Points of a tuning do not count."""
+    """Candidates that the author writes. Points of the tuner do not count."""
     dollars: float = 0.0
-    """US dollars."""
+    """US dollars for models."""
     tokens: int = 0
+    """Input and output tokens of models."""
     wall_seconds: float = 0.0
+    """Wall time, summed over all processes that worked on the run."""
     device_seconds: float = 0.0
     """Time for which jobs hold the device, or the cores of the CPU target."""
     stop_at_floor: float = 0.95
-    """Stop when floor / time of the best kernel reaches this share: little is left to gain."""
+    """Stop when floor / time of the best kernel reaches this value, because little is left to gain."""
 
 
 @dataclass(frozen=True)
 class Cost(Record):
-    """What models were paid, in US dollars, tokens and calls."""
+    """What models cost."""
 
     dollars: float = 0.0
+    """US dollars."""
     tokens_in: int = 0
+    """Input tokens."""
     tokens_out: int = 0
+    """Output tokens."""
     calls: int = 0
+    """Number of requests."""
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -53,64 +62,69 @@ class Cost(Record):
 
 @dataclass(frozen=True)
 class Role(Record):
-    """Settings for the model of a role. None: the role's default."""
+    """Settings of the model of a role. None: the role's default."""
 
     temperature: float | None = None
+    """Sampling temperature, 0 to 2."""
     effort: str | None = None
-    """How much the model reasons first: minimal, low, medium, high, xhigh or max."""
+    """Reasoning effort: minimal, low, medium, high, xhigh or max."""
     max_output_tokens: int | None = None
-    """For one answer, reasoning included."""
+    """Limit of one answer, reasoning included."""
     timeout: float | None = None
     """Seconds that one request may take."""
 
     def overrides(self) -> dict[str, Any]:
-        """The settings that are not left at their default."""
+        """The settings that are not None, by name."""
         return {name: value for name, value in self.to_json().items() if value is not None}
 
 
 @dataclass(frozen=True)
 class RunConfig(Record):
-    """Everything that decides a run."""
+    """The configuration of a run."""
 
     task: Task
     target: Target
     author: str
-    """The author as the command line names it: `files:DIR`, `playbook`, `team`, ..."""
+    """The author as named on the command line: `files:DIR`, `playbook`, `team`, ..."""
     models: dict[str, str] = field(default_factory=dict)
-    """The model of each role (plan, code, debug), as the command line names models."""
+    """The model of each role (plan, code, debug), as named on the command line."""
     temperature: bool = True
-    """Whether each role has its own temperature. Many reasoning models accept none."""
+    """Whether requests set each role's temperature. Many reasoning models reject it."""
     wait: bool = False
-    """Whether a run whose model is an inbox, or whose pool is a spool, waits for answers and results. If not,
-    it stops and is resumed later."""
+    """Whether a run with an inbox or a spool waits for answers and results. If not, it stops and is resumed
+    later."""
     pool: str = "local"
-    """Where jobs run, as the command line names it."""
+    """Where jobs run, as given with --pool."""
     gpu_name: str = ""
     """Use only GPUs whose name contains this text."""
     policy: str = "mcts"
+    """Name of the search policy."""
     constants: dict[str, float] = field(default_factory=dict)
     """Constants of the policy that differ from its defaults."""
     limits: Limits = field(default_factory=Limits)
     options: Options = field(default_factory=Options)
+    """How candidates are judged."""
     concurrency: int = 2
-    """How many candidates are written or judged at the same time."""
+    """Number of candidates that are written or judged at the same time."""
     seed: int = 0
+    """Seed of the search's random choices."""
     tune_points: int = 12
-    """How many points of a candidate's tunables are judged; 0: tunables keep their defaults."""
+    """Number of points that the tuner tries for a candidate; 0: tunables keep their defaults."""
     languages: tuple[str, ...] = ()
-    """Languages that authors may use; empty: all languages of the target."""
+    """Languages that the author may use; empty: all languages of the target."""
     compile_seed: bool = True
-    """Whether torch.compile's own code is among the first candidates."""
+    """Whether torch.compile's generated code is among the first candidates."""
     knowledge: bool = True
     """Whether the run reads what earlier runs learned, and adds to it."""
     race: int = 0
-    """How many of the first designs are judged after a race between all of them, if the author's code may
-    race. 0: no race."""
+    """How many designs are judged after a race between the first designs, if the author's code may race; 0:
+    no race."""
     finalists: int = 3
-    """How many of the best candidates are judged again at the end, at full length. 0: no second judgement."""
+    """Number of best candidates that are judged again at the end, at full length; 0: none."""
     objective: Objective = "speed"
     speed_tolerance: float = 0.02
-    """energy-at-speed: candidates within this share of the fastest candidate's time count as equally fast."""
+    """Objective energy-at-speed: candidates within this share of the fastest candidate's time count as
+    equally fast."""
     roles: dict[str, Role] = field(default_factory=dict)
     """Model settings for design, plan, code and debug."""
     prices: dict[str, str] = field(default_factory=dict)
@@ -118,7 +132,7 @@ class RunConfig(Record):
 
     @property
     def author_name(self) -> str:
-        """The author for people: its models, or its name if it has none."""
+        """The author for display: the names of its models, or its own name if it has none."""
         return ", ".join(dict.fromkeys(self.models.values())) or self.author
 
 
@@ -126,12 +140,13 @@ class NoVerdict(enum.StrEnum):
     """Why a step has no verdict of its own."""
 
     DUPLICATE = "duplicate"
+    """It has the same source or machine code as an earlier step."""
     LOST_RACE = "lost race"
-    """Another design was faster when they raced."""
+    """Other designs were faster in the race."""
     NO_IDEA = "no idea"
-    """The author has nothing to offer for this node."""
+    """The author has no proposal for this node."""
     OUT_OF_IDEAS = "out of ideas"
-    """The author has nothing to offer for any node."""
+    """The author has no proposal for any node."""
     NO_ANSWER = "no answer"
     """The model gave no usable answer."""
     UNREACHABLE = "unreachable"
@@ -141,29 +156,31 @@ class NoVerdict(enum.StrEnum):
 
     @property
     def means_no_idea(self) -> bool:
-        """Whether the author had nothing to offer."""
+        """Whether the author had no proposal."""
         return self in (NoVerdict.NO_IDEA, NoVerdict.OUT_OF_IDEAS)
 
     @property
     def means_no_answer(self) -> bool:
-        """Whether the author's model gave no usable answer, or none at all."""
+        """Whether the author's model gave no usable answer or no answer at all."""
         return self in (NoVerdict.NO_ANSWER, NoVerdict.UNREACHABLE)
 
 
 @dataclass(frozen=True)
 class StepDetails(Record):
-    """What is known of a step beside its verdict and diagnosis."""
+    """Further data of a step, in addition to its verdict and diagnosis."""
 
     fingerprint: str = ""
-    """Hash of the source without comments and layout. Two steps with the same hash are duplicates."""
+    """Hash of the source without comments and layout. Steps with the same hash are duplicates."""
     diagnostic: str = ""
-    """The diagnostic whose advice the author followed."""
+    """Name of the diagnostic whose advice the author followed."""
     expected_speedup: float = 0.0
-    """Speed-up over the parent that the author expected; 0: not stated."""
+    """Speed-up over the parent that the author expects; 0: not stated."""
     facts: tuple[str, ...] = ()
-    """What the author learned on the way."""
+    """What the author learned while writing the candidate."""
     device_seconds: float = 0.0
+    """Time for which the step's jobs held the device."""
     tuning: Tuning | None = None
+    """The search over its tunables; None if it was not tuned."""
     guidance: str = ""
     """The diagnosis in words, for the author of the next step."""
     evidence: str = ""
@@ -171,47 +188,55 @@ class StepDetails(Record):
     profile_error: str = ""
     """Why the step could not be profiled."""
     compared_baseline: str = ""
-    """The baseline that is profiled together with this step."""
+    """Name of the baseline that is profiled together with this step; empty: none."""
     baseline_kernels: dict[str, Kernel] = field(default_factory=dict)
-    """The largest kernel of that baseline, with its counters."""
+    """The largest kernel of that baseline with its counters, by the baseline's name."""
 
 
 @dataclass(frozen=True)
 class Step(Record):
-    """One candidate of a run, in any stage. Its number is its node in the tree; 0 is the reference."""
+    """One candidate of a run, in any stage."""
 
     number: int
+    """Identifies the step and its node in the search tree; 0 is the reference."""
     parent: int
+    """The step from which it was derived; 0: the reference."""
     action: Action
     stage: Stage = "chosen"
     source: str = ""
-    """Content hash of what the author wrote."""
+    """Content hash of the source that the author wrote; empty if there is none."""
     final_source: str = ""
-    """Content hash of what was judged: the same, or the source with tuned constants."""
+    """Content hash of the source that was judged: the author's, or the same with tuned constants."""
     plan: str = ""
+    """What the author changed or built, in words."""
     hypothesis: str = ""
+    """Why the author expects this to be faster."""
     author: str = ""
+    """The model, compiler or person that wrote it."""
     cost: Cost = field(default_factory=Cost)
+    """What its models cost."""
     verdict: Verdict | None = None
     no_verdict: NoVerdict | None = None
-    """Set once it is known that there will be no verdict."""
+    """Set as soon as it is clear that there will be no verdict."""
     note: str = ""
     """Why there is no verdict, or why tunables were not searched."""
     diagnosis: Diagnosis | None = None
+    """None until the step is profiled."""
     details: StepDetails = field(default_factory=StepDetails)
     donor: int = 0
-    """The step that a combination borrows from, beside its parent; 0: none."""
+    """The second kernel of a combination, in addition to the parent; 0: none."""
     pasted: bool = False
-    """The user wrote it while the run was under way. It uses up no candidate of the budget."""
+    """Whether the user wrote it while the run was under way. Such a step does not count as a candidate in the
+    budget."""
 
     @property
     def ms(self) -> float | None:
-        """Its time, if it passed."""
+        """The candidate's time in ms; None if it did not pass."""
         return self.verdict.times["candidate"].value if self.verdict and self.verdict.times else None
 
     @property
     def state(self) -> str:
-        """The status of the verdict, or why there is none; while the step is open, its stage."""
+        """The status of the verdict, or the reason why there is none. While the step is open, its stage."""
         if self.verdict:
             return self.verdict.status.value
         return self.no_verdict.value if self.no_verdict else self.stage
@@ -219,18 +244,20 @@ class Step(Record):
 
 @dataclass(frozen=True)
 class Point(Record):
-    """A candidate between speed and energy."""
+    """Time and energy of a candidate."""
 
     step: int
+    """Number of its step."""
     ms: float
+    """Comparable time of a call."""
     joules: float
-    """Per call."""
+    """Energy of a call."""
     energy: Interval
-    """Ratio to the energy of a call of the baseline, measured in alternation with it."""
+    """Energy of a call relative to the baseline's."""
     baseline: str
-    """The name of that baseline."""
+    """Name of that baseline."""
     best: bool = False
-    """On the Pareto front: no other candidate is faster and uses less energy."""
+    """Whether it is on the Pareto front: no other candidate is faster and uses less energy."""
 
 
 @dataclass(frozen=True)
@@ -238,15 +265,21 @@ class Outcome(Record):
     """How a run ended."""
 
     reason: str
+    """Why the search ended."""
     best: int | None = None
     """The winner's step; None if no candidate passed."""
     verdict: Verdict | None = None
-    """The winner's final verdict, at full length; of several winners, that of all of them together."""
+    """The winner's final verdict, at full length. With a kernel for each shape: the verdict on all of them
+    together."""
     finalists: tuple[int, ...] = ()
+    """Steps that were judged again at the end."""
     notes: tuple[str, ...] = ()
+    """Remarks about the choice of the winner."""
     front: tuple[Point, ...] = ()
-    """Speed against energy, fastest first; empty if no energy was measured."""
+    """Time and energy of all measured candidates, fastest first; empty if no energy was measured."""
     unanswered: bool = False
-    """The run ended with budget left because its models could not be reached. Resumed, it continues."""
+    """Whether the run ended with budget left because its models could not be reached. It continues when it is
+    resumed."""
     by_shape: tuple[int, ...] = ()
-    """The winner's step for each shape of the task, where one kernel for all shapes would be much slower."""
+    """The winning step for each shape of the task, if one kernel for all shapes would be much slower; else
+    empty."""

@@ -1,12 +1,12 @@
-"""The shapes of a task's inputs: a task has one, or several that occur with different frequency.
+"""The shapes of a task's inputs. A task has one shape, or several that occur with different frequency.
 
-A KernelBench file names several in a list, each with values for parameters of `get_inputs` or for constants
-of the file that it reads:
+A KernelBench file lists several shapes as follows. Each gives values for parameters of `get_inputs`, or for
+constants of the file that `get_inputs` reads:
 
     SHAPES = [{"batch": 8, "weight": 3}, {"batch": 64}]
 
-The command line names them as `--shape batch=8,weight=3 --shape batch=64`. Times over all shapes are means,
-weighted by how often each occurs.
+On the command line: `--shape batch=8,weight=3 --shape batch=64`. A time for all shapes is the mean over the
+shapes, weighted by how often each occurs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelpro.records.base import BadInput, Record
 from kernelpro.records.interval import Interval
 
 WEIGHT = "weight"
-"""The key of the weight, beside constants."""
+"""The key of a shape's weight; all other keys are constants."""
 
 
 @dataclass(frozen=True)
@@ -28,42 +28,47 @@ class Shape(Record):
     """One set of inputs of a task."""
 
     weight: float = 1.0
-    """How often it occurs, relative to the task's other shapes."""
+    """How often the shape occurs, relative to the task's other shapes."""
     constants: dict[str, int | float | str | bool] = field(default_factory=dict)
-    """KernelBench files: arguments of `get_inputs`, or constants of the file that it reads."""
+    """KernelBench files: arguments of `get_inputs`, or constants of the file that `get_inputs` reads."""
     example: int = 0
-    """Live objects: the number of its example inputs in the payload."""
+    """Live objects: index of its example inputs in the task's payload."""
 
 
 @dataclass(frozen=True)
 class ShapeTimes(Record):
-    """What was measured for one shape of a task."""
+    """Times for one shape of a task."""
 
     shape: str
-    """The sizes of its inputs, such as `64x1024`."""
+    """Sizes of the inputs, such as `64x1024`."""
     weight: float = 1.0
-    """How often it occurs, as a share of all calls."""
+    """Share of all calls that have this shape, 0 to 1."""
     times: dict[str, Interval] = field(default_factory=dict)
-    """Milliseconds per call, of each baseline and, in a verdict, of `candidate`."""
+    """Milliseconds per call of each baseline and, in a verdict, of `candidate`."""
     speedup: dict[str, Interval] = field(default_factory=dict)
-    """In a verdict: over each baseline."""
+    """In a verdict: the candidate's speed-up over each baseline."""
     floor_ms: float | None = None
+    """Shortest time in ms that the task allows for this shape on this device."""
 
 
 @dataclass(frozen=True)
 class UnseenShape(Record):
-    """A call with a batch size that the task does not name. Information: the status does not depend on it."""
+    """The result of a call with a batch size that the task does not name. The verdict's status does not
+    depend on it."""
 
     shape: str
+    """Sizes of the inputs."""
     batch: int
-    """The first dimension of its inputs."""
+    """First dimension of the inputs."""
     passed: bool
+    """Whether the outputs were correct."""
     reason: str = ""
-    """Why it failed."""
+    """Why the call failed; empty if it passed."""
 
 
 def make_shape(values: Mapping[str, Any], what: str) -> Shape:
-    """A shape of a KernelBench file from its constants and, optionally, its weight. Raises BadInput."""
+    """A shape of a KernelBench file from a dictionary of constants and, optionally, its weight. Raises
+    BadInput. `what` names the source in error messages."""
     constants = {name: value for name, value in values.items() if name != WEIGHT}
     weight = values.get(WEIGHT, 1.0)
     if not all(isinstance(name, str) and name.isidentifier() for name in constants):
@@ -74,14 +79,14 @@ def make_shape(values: Mapping[str, Any], what: str) -> Shape:
 
 
 def check_weight(weight: Any, what: str) -> float:
-    """A weight as a number. Raises BadInput unless it is positive."""
+    """The weight as a float. Raises BadInput unless it is a positive number."""
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
         raise BadInput(f"{what}: weight {weight!r}: give a positive number")
     return float(weight)
 
 
 def parse_shape(text: str) -> Shape:
-    """A shape of the command line: `batch=8,weight=3`. Raises BadInput."""
+    """Parse a shape of the command line, such as `batch=8,weight=3`. Raises BadInput."""
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -95,12 +100,13 @@ def parse_shape(text: str) -> Shape:
 
 
 def shapes_in_source(source: str, task: str) -> tuple[Shape, ...]:
-    """The shapes that a KernelBench file names; one without constants if it names none. Raises BadInput."""
+    """The shapes listed in a KernelBench file; if it lists none, one shape without constants. Raises
+    BadInput."""
     if "SHAPES" not in source:
         return (Shape(),)
     try:
         parsed = ast.parse(source)
-    except SyntaxError:  # reported where the task is loaded
+    except SyntaxError:  # reported when the task is loaded
         return (Shape(),)
     for node in (node for node in parsed.body if isinstance(node, ast.Assign)):
         if any(isinstance(target, ast.Name) and target.id == "SHAPES" for target in node.targets):
@@ -120,14 +126,14 @@ def _literal_shapes(node: ast.Assign, task: str) -> tuple[Shape, ...]:
 
 
 def shares(shapes: Sequence[Shape]) -> list[float]:
-    """How often each shape occurs, as a share of all calls."""
+    """Each shape's share of all calls; the shares add up to 1."""
     total = sum(shape.weight for shape in shapes)
     return [shape.weight / total for shape in shapes]
 
 
 def mean_interval(intervals: Sequence[Interval], weights: Sequence[float]) -> Interval:
-    """The weighted mean of measured values; `weights` add up to 1. Its bounds are the means of theirs, as if
-    all erred in the same direction."""
+    """The weighted mean of measured values; `weights` add up to 1. Its bounds are the weighted means of the
+    bounds, as if all errors had the same sign."""
 
     def mean(values: Sequence[float]) -> float:
         return sum(weight * value for weight, value in zip(weights, values, strict=True))
@@ -138,17 +144,17 @@ def mean_interval(intervals: Sequence[Interval], weights: Sequence[float]) -> In
 
 
 def mean_times(shapes: Sequence[ShapeTimes]) -> dict[str, Interval]:
-    """The mean time of a call over all shapes, by name: of what was timed on every shape."""
+    """The mean time of a call over all shapes, by name, for every name that was timed on all shapes."""
     names = [name for name in shapes[0].times if all(name in shape.times for shape in shapes)]
     weights = [shape.weight for shape in shapes]
     return {name: mean_interval([shape.times[name] for shape in shapes], weights) for name in names}
 
 
 def total_speedup(shapes: Sequence[ShapeTimes]) -> dict[str, Interval]:
-    """The speed-up over each baseline in total: time of all calls by time of all calls.
+    """The total speed-up over each baseline: its time for all calls divided by the candidate's.
 
-    With t the candidate's times, s its speed-ups and w the weights, it is sum(w t s) / sum(w t): the mean of
-    the speed-ups, weighted by the time that the candidate spends on each shape.
+    With the candidate's times t, its speed-ups s and the weights w, this is sum(w t s) / sum(w t): the mean
+    of the speed-ups, weighted by the time that the candidate spends on each shape.
     """
     spent = [shape.weight * shape.times["candidate"].value for shape in shapes]
     weights = [time / sum(spent) for time in spent]

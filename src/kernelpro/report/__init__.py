@@ -1,14 +1,16 @@
 """Reports of runs, and plots.
 
-A store goes in, text comes out. `data.collect_report` reads everything a run knows about itself into one
-record; HTML, Markdown and JSON are three ways to write it. Nothing is measured here.
+`data.collect_report` reads the store of a run into one record, which is written as HTML, Markdown or JSON.
+Nothing is measured here.
 
-    schema.py    the record and its parts               data.py           collects it from the store
-    steps.py     the steps of a run                     charts.py         the numbers behind the charts
-    wording.py   verdicts and steps in words            reproduce.py      the exact commands
-    html.py      HTML, with assets/ (templates, style, charts, chart library)
-    markdown.py  Markdown, for a pull request           roofline_plot.py  the roofline of one profile, SVG
-    highlight.py source code as HTML                    pareto_plot.py    speed against energy of a run, SVG
+    schema.py       the record and its parts             data.py           collects it from the store
+    steps.py        the steps of a run                   charts.py         the numbers behind the charts
+    wording.py      verdicts and steps in words          reproduce.py      the exact commands
+    html.py         HTML, with assets/ (templates, style, charts, chart library)
+    markdown.py     Markdown, for a pull request         highlight.py      source code as HTML
+    notebook.py     progress and results in notebooks    plots.py          the charts of `kernelpro plot`
+    tree_plot.py, progress_plot.py, roofline_plot.py, account_plot.py, pareto_plot.py, profile_plot.py
+                    single charts as SVG                 svg.py            their building blocks
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def render(store: RunStore, form: Format) -> str:
 
 
 def write(store: RunStore, form: Format = "html", path: Path | None = None) -> Path:
-    """Write the report, by default to `report.FORMAT` in the folder of the run. The file appears complete."""
+    """Write the report, by default to `report.FORMAT` in the folder of the run. The file is replaced
+    atomically."""
     target = path or store.folder / f"report.{form}"
     text = render(store, form)
     partial = target.with_name(f".{target.name}.partial")

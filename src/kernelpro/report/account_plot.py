@@ -14,11 +14,11 @@ _COLORS = ("#0969da", "#bf3989", "#9a6700", "#1a7f37", "#8250df", "#cf222e", "#b
 _REST = "#d0d7de"
 _BAR_Y, _BAR_HEIGHT, _ROW = 44, 34, 22
 _SHORT = 96
-"""Characters of a line's text that fit the width."""
+"""Number of characters of a row that fit the width."""
 
 
 def plot_svg(parts: Sequence[AccountPart], title: str) -> str:
-    """A complete SVG document."""
+    """The chart as an SVG document."""
     rows = summarize(parts)
     total = sum(row.ms for row in rows)
     width, x = WIDTH - LEFT - RIGHT, float(LEFT)
@@ -53,5 +53,5 @@ def plot_svg(parts: Sequence[AccountPart], title: str) -> str:
 
 
 def plot_height(parts: Sequence[AccountPart]) -> int:
-    """The height of the plot of these parts."""
+    """The height of the chart of these parts, in pixels."""
     return _BAR_Y + _BAR_HEIGHT + 44 + _ROW * len(summarize(parts)) + 8

@@ -1,4 +1,4 @@
-"""The numbers behind the charts: the best time by step and by time, and the roofline."""
+"""The numbers behind the charts: progress and roofline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelpro.report.schema import ProgressPoint, RooflineChart, RooflineStop
 
 
 def working_seconds(events: Iterable[tuple[float, RunEvent]]) -> dict[int, float]:
-    """Seconds of work until each step was settled. The time between two sessions does not count."""
+    """Seconds of work on the run until each step was settled. Pauses between sessions do not count."""
     clock, previous, seconds = 0.0, None, {}
     for time, event in events:
         if previous is not None and not isinstance(event, RunStarted):
@@ -39,10 +39,10 @@ def progress(steps: Iterable[Step], store: RunStore, times: ComparableTimes) -> 
 
 
 def roofline(facts: TaskFacts | None, stops: Sequence[RooflineStop]) -> RooflineChart | None:
-    """The measured roofs with all stops; None if the task's operations and bytes are not known.
+    """The measured roofs with all stops; None if the task's operations or bytes are unknown.
 
-    The intensity is the task's: its operations over the bytes that must move, for every implementation. So
-    the path from the reference to the winner is vertical.
+    All stops have the intensity of the task, its operations over the bytes that any implementation must move.
+    So the path from the baselines to the winner is vertical.
     """
     if facts is None or facts.work is None or not facts.hardware.bandwidth:
         return None

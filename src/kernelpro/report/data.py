@@ -25,13 +25,13 @@ from kernelpro.report.schema import (
 )
 
 _NOISY = 0.1
-"""Width of the A/A control's interval that a reader should know of: at 5 % on either side, small gains
-vanish."""
+"""If the interval of the A/A control is wider than this, a note says so: with 5 % of noise on either side,
+small gains cannot be seen."""
 
 
 @dataclass(frozen=True)
 class _RunData:
-    """The contents of a store, read once."""
+    """The contents of a store."""
 
     store: RunStore
     config: RunConfig
@@ -43,7 +43,7 @@ class _RunData:
     best: Step | None
     """The winner; in an unfinished run, the fastest step so far."""
     verdict: Verdict | None
-    """The last verdict on `best`."""
+    """The latest verdict on `best`."""
     times: ComparableTimes
     costs: model_costs.ModelCosts
 
@@ -67,12 +67,12 @@ class _RunData:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the run is unfinished and its task was accepted."""
+        """Whether the run is unfinished and did not fail before its task was measured."""
         return self.outcome is None and not (self.failure and not self.facts)
 
 
 def collect_report(store: RunStore) -> ReportData:
-    """Everything about a run, finished or not."""
+    """The report of a run, finished or not."""
     run = _read(store)
     baselines = _baselines(run)
     return ReportData(
@@ -194,7 +194,7 @@ def _summarize_verdict(run: _RunData) -> VerdictSummary:
 
 
 def _result_without_winner(run: _RunData) -> tuple[str, str]:
-    """The result and the headline."""
+    """The result and the headline of a run without a winner."""
     counts = run.counts
     if run.outcome is not None:
         return "no winner", wording.no_winner_headline(run.outcome, counts)
@@ -254,7 +254,8 @@ def _summarize_steps(run: _RunData) -> tuple[StepSummary, ...]:
 
 
 def _stops(run: _RunData, baselines: tuple[BaselineSummary, ...]) -> list[RooflineStop]:
-    """The baselines, slowest first, then every passed step on the path to the winner."""
+    """The points of the roofline: baselines, slowest first, then each passed step on the path to the
+    winner."""
     stops = [RooflineStop(baseline.label, "baseline", baseline.comparable_ms) for baseline in baselines]
     for step in run.path:
         is_best = step is run.best
@@ -279,7 +280,7 @@ def _summarize_winner(run: _RunData) -> WinnerSummary | None:
 
 
 def _summarize_environment(run: _RunData) -> EnvironmentSummary:
-    """From the winner's verdict, else from the last one."""
+    """The environment in the winner's verdict, else in the latest verdict."""
     verdicts = [run.verdict] if run.verdict else [step.verdict for step in run.steps.values() if step.verdict]
     software = verdicts[-1].environment.known() if verdicts else {}
     hardware = run.facts.hardware if run.facts else Hardware()
@@ -298,7 +299,7 @@ def _summarize_environment(run: _RunData) -> EnvironmentSummary:
 
 
 def _notes(run: _RunData) -> tuple[str, ...]:
-    """What a reader should keep in mind, most important first, without repetitions."""
+    """Remarks for the reader, most important first, without repetitions."""
     outcome, best, verdict = run.outcome, run.best, run.verdict
     notes = [f"The last session ended early: {run.failure}"] if run.failure and run.steps else []
     notes += outcome.notes if outcome else ()
@@ -321,7 +322,7 @@ def _doubts(verdict: Verdict) -> list[str]:
     if verdict.sandbox not in ("", "namespaces"):
         doubts.append(
             f"The sandbox was {verdict.sandbox}, which is weaker than namespaces: "
-            "its isolation depends on the authors of the candidates."
+            "trust this verdict only if you trust the authors of the candidates."
         )
     control = verdict.measurement.a_a
     if control and control.high - control.low > _NOISY:

@@ -1,4 +1,4 @@
-"""Source code as HTML: tokens from Pygments in spans of four classes, built from escaped text only."""
+"""Source code as HTML: Pygments' tokens in spans of four classes. All text is escaped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pygments.token import Comment, Keyword, Number, String, _TokenType
 _CLASSES = ((Comment.Preproc, "w"), (Comment, "c"), (String, "s"), (Keyword, "w"), (Number, "n"))
 """CSS classes by token type: comments, strings, keywords and numbers."""
 _CPP = re.compile(r"#include|__global__|extern \"C\"|\btemplate\s*<")
-"""A Python string with one of these is C++ or CUDA source."""
+"""A Python string that matches is highlighted as C++ or CUDA."""
 
 
 def highlight(source: str) -> Markup:
@@ -33,7 +33,7 @@ def _lex(lexer: type[PythonLexer] | type[CppLexer], source: str) -> list[tuple[_
 
 
 def _string(text: str) -> list[Markup]:
-    """A string literal, whose tokens Pygments gives one by one."""
+    """A string literal. `text` is the concatenation of the tokens into which Pygments splits it."""
     if not text:
         return []
     if not _CPP.search(text):

@@ -1,8 +1,7 @@
-"""The report as one HTML file that needs nothing else: style, charts and their library are inside.
+"""The report as one self-contained HTML file: it includes style, charts and the chart library.
 
-Sources, plans and verdicts were written by others. Templates escape everything; the few pieces of markup are
-built from escaped text; and the content security policy of the page allows only its own three scripts, by
-hash.
+Sources, plans and verdicts are untrusted text. Templates escape everything, other markup is built from
+escaped text, and the page's content security policy allows only its own three scripts, by hash.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kernelpro.report import highlight, pareto_plot, wording
 from kernelpro.report.schema import CodeExcerpt, FindingSummary, ReportData
 
 ASSETS = Path(__file__).parent / "assets"
-"""Templates, style and scripts, which the live page uses as well."""
+"""Folder of templates, style and scripts. The live page uses it too."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _SCRIPTS = ("vendor/echarts.min.js", "charts.js", "page.js")
 _LANGUAGES = {"cpp": "C++", "cuda": "CUDA", "cute": "CuTe", "triton": "Triton", "torch": "PyTorch"}
@@ -79,7 +78,7 @@ def _title(data: ReportData) -> str:
 
 
 def _shorten(path: list[int]) -> list[int | None]:
-    """The path to the winner; None stands for the middle of a long one."""
+    """The path to the winner, with None in place of the middle of a long path."""
     return [*path] if len(path) <= 8 else [*path[:3], None, *path[-4:]]
 
 
@@ -104,7 +103,7 @@ def _contents(data: ReportData) -> list[tuple[str, str]]:
 
 
 def _pareto_svg(data: ReportData) -> Markup:
-    """Speed against energy; inside a page it needs no XML namespace."""
+    """The chart of speed against energy. Inside a page it needs no XML namespace."""
     if not data.pareto_front:
         return Markup("")
     svg = pareto_plot.plot_svg(data.pareto_front, "")
@@ -112,7 +111,7 @@ def _pareto_svg(data: ReportData) -> Markup:
 
 
 def _chart_data(data: ReportData, floor_ms: float | None) -> dict[str, Any]:
-    """The data of charts.js: only the parts of the report that it reads."""
+    """The data for charts.js: only those parts of the report that it reads."""
     steps = [
         {name: value for name, value in step.to_json().items() if name in _CHART_FIELDS}
         for step in data.steps
@@ -134,7 +133,7 @@ def _asset(name: str) -> str:
 
 @cache
 def environment(*folders: Path) -> Environment:
-    """The templates of the report, and those of `folders`: they escape everything."""
+    """The template environment for the report and for `folders`. Templates escape all values."""
     environment = Environment(
         loader=FileSystemLoader([*folders, ASSETS]),
         autoescape=True,

@@ -42,7 +42,7 @@ def markdown(data: ReportData) -> str:
 
 
 def _describe_run(data: ReportData) -> str:
-    """Where it ran, and what it cost."""
+    """Where the run was measured, and what it cost."""
     run, cost, environment = data.run, data.cost, data.environment
     device = f" ({environment.device})" if environment.device else ""
     outcomes = f" ({wording.describe_counts(cost.outcomes)})" if cost.outcomes else ""
@@ -54,7 +54,7 @@ def _describe_run(data: ReportData) -> str:
         f"{wording.format_duration(cost.device_seconds)} on the device{f' ({uses})' if uses else ''}"
     )
     return (
-        f"Run {run.id} on {run.target}{device}, precision {run.precision or 'as the task has it'}; "
+        f"Run {run.id} on {run.target}{device}, precision {run.precision or 'of the task'}; "
         f"{cost.candidates} candidates{outcomes}, {wording.format_duration(cost.wall_seconds)} of work, "
         f"{device_time}; {wording.describe_cost(cost.models)}{sandbox}."
     )
@@ -87,7 +87,7 @@ def _pareto_front(points: Sequence[Point]) -> str:
 
 
 def _steps(steps: Sequence[StepSummary]) -> str:
-    """All steps if they are few; else those on the path to the winner and the fastest."""
+    """The table of steps. Of many steps it shows those on the path to the winner and the fastest."""
     selected = list(steps)
     if len(steps) > _MAX_STEPS:
         ranked = sorted(steps, key=lambda s: (not s.on_path, s.comparable_ms or float("inf")))
@@ -163,13 +163,13 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """One cell of a table: no bars, no line breaks, not too long."""
+    """The content of a table cell: one line of limited length, with escaped bars."""
     line = _text(text).replace("|", "\\|")
     return line if len(line) <= _MAX_CELL else line[: _MAX_CELL - 1].rstrip("\\") + "…"
 
 
 def _text(text: str) -> str:
-    """Text from others as one plain line, without tags, links and images."""
+    """Untrusted text as one line, with tags, links and images escaped."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("](", "]\\(")
 
 

@@ -1,4 +1,4 @@
-"""Runs and results in notebooks: live progress while a run works, and HTML for its result."""
+"""Runs in notebooks: live progress while a run works, and its result as HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LINES = 12
 
 
 class LiveDisplay(Protocol):
-    """Where lines about a run appear."""
+    """A place where progress lines of a run appear."""
 
     def add_line(self, line: str) -> None:
         """Show another line."""
@@ -29,7 +29,7 @@ def live_display() -> LiveDisplay | None:
 
 
 class CellOutput:
-    """An output of a notebook cell that shows the last lines and is updated in place."""
+    """Output of a notebook cell. It shows the latest lines and is updated in place."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -50,7 +50,7 @@ class CellOutput:
 
 
 def result_html(verdict: Verdict | None, summary: str, report: Path | None) -> str:
-    """The result of a run: its winner and a table of speed-ups."""
+    """The result of a run as HTML: its winner and a table of speed-ups."""
     first = html.escape(summary.partition("\n")[0])
     if verdict is None:
         return f"<p><b>{first}</b></p>"

@@ -13,17 +13,18 @@ from kernelpro.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 _FRONT, _OTHER = "#1a7f37", "#8c959f"
 _GRID_LINES = 5
 _MAX_LABELS = 12
-"""With more points, only those on the front have a label."""
+"""With more points than this, only those on the front get a label."""
 
 
 def points(outcome: Outcome | None, steps: Iterable[Step], times: ComparableTimes) -> tuple[Point, ...]:
-    """The points of a run: of its outcome, or of the verdicts so far."""
+    """The points of a run: those of its outcome or, without an outcome, from the verdicts so far."""
     stored = outcome.front if outcome else ()
     return stored or objective.front(times, {step.number: step.verdict for step in steps})
 
 
 def plot_svg(points: Sequence[Point], title: str) -> str:
-    """An SVG document of at least one point. Energy is relative to the baseline's, with its interval."""
+    """The chart of one or more points as an SVG document. Energies are relative to the baseline's, with their
+    intervals."""
     left, right = _span([point.ms for point in points])
     low, high = _span([value for point in points for value in (point.energy.low, point.energy.high)])
 
@@ -52,7 +53,7 @@ def plot_svg(points: Sequence[Point], title: str) -> str:
 
 
 def _span(values: list[float]) -> tuple[float, float]:
-    """The range of the values with a margin."""
+    """The range of the values, widened by a margin."""
     least, most = min(values), max(values)
     margin = 0.1 * (most - least) or 0.1 * most
     return least - margin, most + margin

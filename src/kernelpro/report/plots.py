@@ -14,8 +14,8 @@ Chart = Literal["tree", "progress", "roofline", "account"]
 
 
 def plot(store: RunStore, chart: Chart, step: int | None = None) -> str:
-    """A chart as SVG. `step`: whose time account is drawn; None: that of the best kernel. Raises BadInput if
-    the run has no data for it."""
+    """A chart as SVG. `step`: the step whose time account is drawn; None: the best kernel's. Raises BadInput
+    if the run has no data for the chart."""
     if chart == "account":
         return _account(store, step)
     data = collect_report(store)

@@ -8,7 +8,7 @@ from kernelpro.report.svg import HEIGHT, WIDTH
 
 
 def plot_svg(diagnosis: Diagnosis, title: str) -> str:
-    """A complete SVG document."""
+    """The plot as an SVG document. Without a time account, it is the roofline alone."""
     if not diagnosis.account:
         return roofline_plot.plot_svg(diagnosis.roofline, title)
     top = account_plot.plot_height(diagnosis.account)

@@ -1,4 +1,4 @@
-"""The best time so far as SVG: every candidate, the best until then, the baselines and the floor."""
+"""The progress of a run as SVG: the time of each step, the best time so far, the baselines and the floor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kernelpro.report.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 _BEST, _PASSED, _FAILED, _LINE = "#0757ba", "#1a7f37", "#cf222e", "#6e7781"
 _LABELS = 130
-"""Room for the names of the lines, at the right."""
+"""Width in pixels for the names of the baselines, at the right."""
 
 
 def plot_svg(
     points: Sequence[ProgressPoint], baselines: Sequence[BaselineSummary], floor_ms: float | None, title: str
 ) -> str:
-    """A complete SVG document."""
+    """The chart as an SVG document."""
     lines = [(row.label, row.comparable_ms) for row in baselines]
     lines += [("floor", floor_ms)] if floor_ms else []
     times = [point.ms for point in points if point.ms] + [ms for _, ms in lines]
@@ -56,11 +56,11 @@ def plot_svg(
         else:
             style = f'fill="none" stroke="{_FAILED}"'
             parts.append(svg.circle(x(point.step), TOP + 6, 2.6, style))
-    return svg.document(title, "step", "milliseconds a call, log", parts)
+    return svg.document(title, "step", "ms per call (log scale)", parts)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade within the range."""
+    """Tick values: 1, 2 and 5 in each decade of the range; of a large range, only powers of ten."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     inside = [tick for tick in ticks if low <= tick <= high]
@@ -68,6 +68,6 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _steps(last: int) -> list[int]:
-    """At most eleven round numbers."""
+    """Step numbers on the axis: 1 and at most ten round numbers."""
     stride = next(s * 10**k for k in range(7) for s in (1, 2, 5) if last / (s * 10**k) <= 10)
     return [1, *range(stride if stride > 1 else 2, last + 1, stride)]

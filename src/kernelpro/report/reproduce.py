@@ -22,13 +22,13 @@ _JUDGE_OPTIONS = {
     "build_timeout": "--build-timeout",
     "memory_gib": "--memory",
 }
-"""Options of `judge` that `optimize` does not have."""
+"""Options of `judge` that `optimize` does not have, by the field of `Options`."""
 
 
 def commands(
     store: RunStore, config: RunConfig, precision: str | None, winner: int | None, can_resume: bool
 ) -> tuple[ReproduceCommand, ...]:
-    """The commands for a run. Files are named as the buttons of the report save them."""
+    """The commands for a run. Files have the names under which the report's buttons save them."""
     runs_dir = _runs_dir_words(store)
     result = [_command("Continue this run", "resume", store.id, *runs_dir)] if can_resume else []
     if config.task.form == "kernelbench":
@@ -52,7 +52,7 @@ def commands(
 
 
 def runs_dir_option(store: RunStore) -> str:
-    """The option that finds the run, with a leading space; empty for the default folder."""
+    """The `--runs-dir` option that finds the run, with a leading space; empty for the default folder."""
     return "".join(f" {shlex.quote(word)}" for word in _runs_dir_words(store))
 
 
@@ -97,7 +97,7 @@ def _judge_words(config: RunConfig) -> list[str]:
 
 
 def _python_only(config: RunConfig) -> list[str]:
-    """Settings that `optimize` has no option for: the run was started from Python."""
+    """Settings for which `optimize` has no option. Only runs started from Python have them."""
     default = Options()
     names = [
         field.name
@@ -136,7 +136,7 @@ def _search_words(config: RunConfig) -> list[str]:
     default = Limits()
     for field, name in _BUDGET.items():
         value = getattr(config.limits, field)
-        # a model with a price has a limit in dollars unless 0 is given
+        # a priced model gets a limit in dollars by default, so 0 must be given too
         if value != getattr(default, field) or field == "candidates" or (field == "dollars" and models):
             words += ["--budget", f"{name}={_number(value)}"]
     if config.limits.stop_at_floor != default.stop_at_floor:
@@ -145,5 +145,5 @@ def _search_words(config: RunConfig) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """All digits, as the command line takes them: no exponent."""
+    """The number for a command line: nine decimals at most, no exponent."""
     return f"{value:.9f}".rstrip("0").rstrip(".")

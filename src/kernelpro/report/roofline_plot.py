@@ -1,4 +1,4 @@
-"""The roofline as SVG: the roofs, the intensity of the task, and the candidate below its roof."""
+"""The roofline as SVG: the roofs, the task's intensity, and the candidate below its roof."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STOP = {"baseline": "#57606a", "step": "#1a7f37"}
 
 
 def plot_svg(position: RooflinePosition, title: str) -> str:
-    """A complete SVG document."""
+    """The roofline of one profile as an SVG document."""
     bandwidth, roof, ridge = position.roof_bandwidth, position.roof_flops, position.ridge
     intensity, rate = max(position.intensity, 1e-3), max(position.flops_per_second, 1.0)
     left, right = _decade_below(min(intensity, ridge) / 8), _decade_above(max(intensity, ridge) * 8)
@@ -44,11 +44,11 @@ def plot_svg(position: RooflinePosition, title: str) -> str:
         svg.circle(x(intensity), y(rate), 6, f'fill="{_DOT}"'),
         svg.label(x(intensity) + shift, y(rate) + 4, text, anchor, _DOT),
     ]
-    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+    return svg.document(title, "operations per byte", "TFLOP/s", parts)
 
 
 def plot_path_svg(chart: RooflineChart, title: str) -> str:
-    """The path of a run from its baselines to its best kernel, as a complete SVG document."""
+    """The path of a run from its baselines to its best kernel, as an SVG document."""
     rates = [stop.flops_per_second for stop in chart.stops]
     roof = chart.rates[chart.unit]
     left = _decade_below(min(chart.intensity, chart.ridge) / 3)
@@ -83,7 +83,7 @@ def plot_path_svg(chart: RooflineChart, title: str) -> str:
         if is_winner or stop.kind == "baseline" or height + 4 < place - 13:
             place = min(height + 4, place - 13)
             parts.append(svg.label(at + shift, place, f"{stop.label}: {stop.ms:.4g} ms", anchor, color))
-    return svg.document(title, "operations per byte that must move", "TFLOP/s", parts)
+    return svg.document(title, "operations per byte", "TFLOP/s", parts)
 
 
 def _decade_below(value: float) -> float:

@@ -16,7 +16,8 @@ from kernelpro.report.schema import AccountRow, CodeExcerpt, DiagnosisSummary, F
 from kernelpro.report.wording import author_name, hardest_baseline, is_compiler
 
 _MAX_LINES = 800
-"""Lines of a step's code: a page with 300 steps must still open. The store has all lines."""
+"""Maximum number of lines of a step's code, so that a page with 300 steps still opens. The store has all
+lines."""
 
 
 def summarize_step(
@@ -28,7 +29,7 @@ def summarize_step(
     path: Collection[int],
     finalists: Collection[int],
 ) -> StepSummary:
-    """A step for the report. `path`: the steps from the first design to the winner."""
+    """The summary of a step. `path`: the steps from the first design to the winner."""
     verdict, attempt = step.verdict, _attempt(step, parent, times)
     parent_diagnosis = parent.diagnosis if parent and step.action in ("improve", "combine") else None
     return StepSummary(
@@ -119,12 +120,12 @@ def _summarize_finding(finding: Finding) -> FindingSummary:
 
 
 def energy_without_windows(verdict: Verdict | None) -> Energy | None:
-    """The energy of a verdict without the single windows; None if it was not requested."""
+    """The energy of a verdict without its list of windows; None if energy was not requested."""
     return replace(verdict.energy, windows=()) if verdict and verdict.energy else None
 
 
 def _excerpt(step: Step, parent: Step | None, store: RunStore) -> CodeExcerpt | None:
-    """The diff to the parent, or the source without one; long texts are truncated."""
+    """The diff to the parent, or the source if there is no parent; long texts are truncated."""
     if not step.final_source:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The search tree as SVG, from left to right: one row for each leaf, parents in the middle of their children.
+"""The search tree as SVG, from left to right: one row for each leaf, each parent centered on its children.
 
 The layout is that of the live page (ui/assets/tree.js).
 """
@@ -24,7 +24,7 @@ _FADED, _ACCENT = "#8c959f", "#0757ba"
 
 
 def plot_svg(steps: Sequence[StepSummary], title: str) -> str:
-    """A complete SVG document."""
+    """The chart as an SVG document."""
     children: dict[int, list[StepSummary]] = {}
     for step in steps:
         children.setdefault(step.parent, []).append(step)
@@ -60,7 +60,7 @@ def plot_svg(steps: Sequence[StepSummary], title: str) -> str:
 
 
 def _layout(children: dict[int, list[StepSummary]]) -> tuple[dict[int, tuple[int, float]], int]:
-    """Level and row of each node, and the number of rows. Without recursion: branches may be deep."""
+    """Level and row of each node, and the number of rows. Not recursive, because branches may be deep."""
     places: dict[int, tuple[int, float]] = {}
     rows, stack = 0, [(0, 0, False)]
     while stack:

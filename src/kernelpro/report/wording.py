@@ -1,4 +1,4 @@
-"""Verdicts, steps and runs in words, the same on the terminal and in reports."""
+"""Verdicts, steps and runs in words, for the terminal and for reports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _COMPILERS = {
     "torch.compile": "torch.compile's own output",
     "torch.compile max-autotune": "torch.compile's own output, max-autotune",
 }
-"""Authors whose code a compiler generated. Reports say so wherever they show it."""
+"""Authors whose code torch.compile generated, and how reports name that code."""
 _REFERENCE = "PyTorch"
-"""The author of the reference's own code, which is a candidate if it is the fastest baseline."""
+"""The author of the reference's own code. It is a candidate if eager is the fastest baseline."""
 _BASELINES = {
     "eager_fp32": "PyTorch eager (FP32)",
     "eager_tf32": "PyTorch eager (TF32)",
@@ -50,7 +50,7 @@ STATES = {
     "unreachable": "times the model could not be reached",
     "internal error": "met an internal error of KernelPro",
 }
-"""The states of a step, as they follow a count."""
+"""The states of a step in words that follow a number: `3 crashed`."""
 _NO_VERDICT = {
     "no idea": "the author has no idea for it",
     "out of ideas": "the author has no more ideas",
@@ -61,12 +61,12 @@ _WITHOUT_CODE = tuple(_NO_VERDICT)
 
 
 def baseline_name(name: str) -> str:
-    """The name of a baseline for people."""
+    """The name of a baseline for display."""
     return _BASELINES.get(name, name)
 
 
 def author_name(author: str) -> str:
-    """The author of a step for people."""
+    """The author of a step for display."""
     if is_compiler(author):
         return f"the compiler ({_COMPILERS[author]})"
     return "PyTorch (the reference's own code)" if author == _REFERENCE else author or "no author"
@@ -83,23 +83,23 @@ def is_original(author: str) -> bool:
 
 
 def format_speedup(speedup: Interval) -> str:
-    """A speedup with its interval: `1.10x [1.08, 1.12]`."""
+    """A speed-up with its interval: `1.10x [1.08, 1.12]`."""
     return speedup.format("x")
 
 
 def hardest_baseline(verdict: Verdict) -> str:
-    """The baseline that leaves the smallest speedup. With noise it need not be the fastest one."""
+    """The baseline with the smallest speed-up. With noise it is not always the fastest baseline."""
     return min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
 
 
 def describe_speedup(verdict: Verdict) -> str:
-    """The speedup of a passed step over the hardest baseline: `1.10x over torch.compile`."""
+    """The speed-up of a passed step over the hardest baseline: `1.10x over torch.compile`."""
     baseline = hardest_baseline(verdict)
     return f"{verdict.speedup[baseline].value:.2f}x over {baseline_name(baseline)}"
 
 
 def describe_energy_use(verdict: Verdict) -> str:
-    """The energy of a call, if it was measured: `94.5 mJ, 0.812 of torch.compile's`."""
+    """The energy of a call: `94.5 mJ, 0.812 of torch.compile's`; empty if it was not measured."""
     energy = verdict.energy
     if energy is None or energy.unavailable:
         return ""
@@ -113,18 +113,18 @@ def describe_run(config: RunConfig) -> str:
 
 
 def describe_start(run: str, config: RunConfig, is_measured: bool) -> str:
-    """What a run does first, in one line."""
+    """A line for the start of a run: what it is, and what it does first."""
     first = "continuing" if is_measured else "probing the task and measuring its baselines"
     return f"run {run}: {describe_run(config)}; {first}"
 
 
 def describe_final_judging(step: int) -> str:
-    """That a finalist is judged again."""
+    """A line for the final judging of a step."""
     return f"step {step}: judging again at full length"
 
 
 def describe_state(step: Step) -> str:
-    """The state of a step, in words where it has no verdict."""
+    """The state of a step; in words if it has no verdict."""
     return _NO_VERDICT.get(step.state, step.state)
 
 
@@ -236,7 +236,7 @@ def describe_floor(verdict: Verdict) -> str:
 
 
 def describe_unseen(verdict: Verdict) -> str:
-    """Whether it is right for a batch size that the task does not name; empty if that was not tried."""
+    """Whether the kernel is correct for a batch size that the task does not name; empty if not tried."""
     unseen = verdict.unseen_shape
     if unseen is None:
         return ""
@@ -246,7 +246,7 @@ def describe_unseen(verdict: Verdict) -> str:
 
 
 def describe_shapes(verdict: Verdict) -> list[str]:
-    """The time and the speedup on each shape, one line each; nothing for a task with one."""
+    """One line for each shape with time and speed-ups; none for a task with one shape."""
     if len(verdict.shapes) < 2:
         return []
     return [f"on {_describe_shape(shape)}" for shape in verdict.shapes]
@@ -259,7 +259,7 @@ def _describe_shape(shape: ShapeTimes) -> str:
 
 
 def describe_energy(energy: Energy) -> str:
-    """The energy of a call next to that of the baseline, or why it was not measured."""
+    """The energy of a call compared with the baseline's, or why it was not measured."""
     if energy.unavailable:
         return f"not measured: {energy.unavailable}"
     joules, watts = energy.joules, energy.watts
@@ -276,12 +276,12 @@ def describe_energy(energy: Energy) -> str:
 
 
 def format_millijoules(joules: float) -> str:
-    """Joules as millijoules, without the unit."""
+    """Format joules as millijoules, without the unit."""
     return f"{1e3 * joules:.4g}"
 
 
 def format_energy_ratio(ratio: Interval, baseline: str) -> str:
-    """An energy relative to a baseline's: `0.850 [0.840, 0.860] of torch.compile's`."""
+    """Format an energy ratio: `0.850 [0.840, 0.860] of torch.compile's`."""
     return f"{format_ratio(ratio)} of {baseline_name(baseline)}'s"
 
 
@@ -291,7 +291,7 @@ def describe_cost(cost: Cost) -> str:
 
 
 def format_scaled(value: float) -> str:
-    """Three digits and an SI prefix, to be followed by a unit: `63.2 G`."""
+    """Format a number with three digits and an SI prefix, to be followed by a unit: `63.2 G`."""
     value = float(f"{value:.3g}")
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -300,13 +300,13 @@ def format_scaled(value: float) -> str:
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """How many steps ended in each state: `3 gave wrong results, 2 did not build`."""
+    """The number of steps in each state, in words: `3 gave wrong results, 2 did not build`."""
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ", ".join(f"{count} {STATES.get(state, state)}" for state, count in ordered)
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """Format seconds as seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if seconds < 7200:
@@ -315,5 +315,5 @@ def format_duration(seconds: float) -> str:
 
 
 def format_gain(factor: float, objective: str) -> str:
-    """The expected gain of a finding: a speedup, or a share of the energy."""
+    """Format the expected gain of a finding: a speed-up, or saved energy in percent."""
     return f"{factor:.2f}x" if objective == "speed" else f"{1 - 1 / factor:.0%} less energy"

@@ -28,4 +28,7 @@ def _main(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Write, verify, profile and optimize GPU kernels."""
+    """Write, verify, profile and optimize kernels for GPUs and CPUs.
+
+    To start: `kernelpro init task.py`, then `kernelpro optimize task.py`.
+    """

@@ -29,19 +29,19 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
         str,
         typer.Argument(
             metavar="SUITE",
-            help="builtin, kernelbench:PATH, a folder of task files, or kernels:PATH for published kernels.",
+            help="builtin, kernelbench:PATH, a folder of task files, or kernels:PATH (published kernels).",
         ),
     ]
-    list_problems: Annotated[bool, option("List the problems and do nothing else.", EVALUATE, "--list")] = (
-        False
-    )
+    list_problems: Annotated[bool, option("List the problems and exit.", EVALUATE, "--list")] = False
     probe: Annotated[
         bool, option("Report which problems can be scored, and why others cannot.", EVALUATE, "--probe")
     ] = False
     kernels: Annotated[
         str | None,
         option(
-            "Judge kernels: a KernelBench run folder, or files named like the tasks.", EVALUATE, metavar="DIR"
+            "Judge the kernels in a folder: a run of KernelBench, or files named like the tasks.",
+            EVALUATE,
+            metavar="DIR",
         ),
     ] = None
     level: Annotated[list[int], option("Only this level. Repeatable; default: all.", PROBLEMS)] = field(
@@ -49,36 +49,44 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
     )
     ids: Annotated[str, option("Only these problems: 1-20,33 of each level, or 1/1-20,2/33.", PROBLEMS)] = ""
     sample: Annotated[
-        int | None, option("With --kernels: only this sample; default: the best of all.", PROBLEMS)
+        int | None,
+        option("With --kernels: judge only this sample; default: all, and the best one counts.", PROBLEMS),
     ] = None
     energy: Annotated[
-        bool, option("With --kernels: also measure joules per call.", MEASUREMENT, "--energy")
+        bool, option("With --kernels: also measure the energy of a call.", MEASUREMENT, "--energy")
     ] = False
-    parallel: Annotated[int, option("Problems to search at the same time.", SEARCH, min=1)] = 1
+    parallel: Annotated[int, option("Number of problems to search at the same time.", SEARCH, min=1)] = 1
     time_limit: Annotated[
         float | None,
         option(
-            "Stop after this many seconds; the same command continues.", PROBLEMS, metavar="SECONDS", min=1
+            "Stop after this many seconds; repeat the command to continue.",
+            PROBLEMS,
+            metavar="SECONDS",
+            min=1,
         ),
     ] = None
     out: Annotated[
         str | None,
         option(
-            "Folder of this benchmark; the same folder continues where it stopped.", OUTPUT, metavar="DIR"
+            "Folder of this benchmark; with the same folder, it continues where it stopped.",
+            OUTPUT,
+            metavar="DIR",
         ),
     ] = None
-    retry: Annotated[bool, option("Repeat what could not be run or judged.", OUTPUT, "--retry")] = False
+    retry: Annotated[
+        bool, option("Run problems and kernels again that could not be run or judged.", OUTPUT, "--retry")
+    ] = False
     format: Annotated[Literal["table", "md", "json"], option("Format of the results.", OUTPUT)] = "table"
 
 
 @add_command(app, BenchOptions)
 def bench(options: BenchOptions) -> int:
-    """Evaluate kernels, a model or the playbook on a whole suite.
+    """Evaluate kernels, a model or the playbook on a suite of tasks.
 
-    Give --probe, --kernels, --model or --author; kernels:PATH needs none of them.
-    It can be killed at any time; the same command continues it.
-    Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: answers or results outstanding;
-    4: a bug of KernelPro.
+    Give one of --probe, --kernels, --model and --author; kernels:PATH needs none.
+    You can stop it at any time; repeat the command to continue.
+
+    Exit code 0: complete; 1: nothing could be run; 2: misuse; 3: results outstanding; 4: a bug of KernelPro.
     """
     from kernelpro.cli.bench import run_bench
 

@@ -13,7 +13,7 @@ from kernelpro.cli.options import JsonOptions, add_command
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSearchOptions(JsonOptions):
-    """Options of `kernelpro code-search`. At most one of the questions can be given."""
+    """Options of `kernelpro code-search`. They select one action at most."""
 
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="Words or identifiers, such as `tma load sm90`.")
@@ -33,13 +33,13 @@ class CodeSearchOptions(JsonOptions):
         str, typer.Option(help="With --regex or --exact: search only files that match this pattern.")
     ] = ""
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of results.")] = 10
-    add: Annotated[str | None, typer.Option(metavar="NAME=PATH", help="Give a folder a name.")] = None
-    remove: Annotated[str | None, typer.Option(metavar="NAME", help="Remove a name.")] = None
+    add: Annotated[str | None, typer.Option(metavar="NAME=PATH", help="Name a folder, for --in.")] = None
+    remove: Annotated[str | None, typer.Option(metavar="NAME", help="Remove the name of a folder.")] = None
 
 
 @add_command(app, CodeSearchOptions, "code-search")
 def code_search(options: CodeSearchOptions) -> int:
-    """Search the source of CUTLASS or of any folder, as the agents do.
+    """Search the source of CUTLASS or of any folder. Agents use the same search.
 
     Without arguments, list the named folders. Exit code 0: found; 1: nothing found.
     """

@@ -17,7 +17,7 @@ class DiagnosticsOptions(JsonOptions):
 
     diagnostic: Annotated[
         list[str],
-        typer.Option(metavar="FILE", help="A Python file with a diagnostic of your own. Repeatable."),
+        typer.Option(metavar="FILE", help="Add a diagnostic of your own: a Python file. Repeatable."),
     ] = field(default_factory=list)
     page: Annotated[
         bool, typer.Option("--page", help="Print the reference page in Markdown: trigger, advice and gain.")
@@ -26,7 +26,7 @@ class DiagnosticsOptions(JsonOptions):
 
 @add_command(app, DiagnosticsOptions)
 def diagnostics(options: DiagnosticsOptions) -> int:
-    """List the diagnostics that `profile` runs: what each examines, when it reports, and what it needs."""
+    """List the diagnostics that `profile` runs: what each one examines, when it reports, what it needs."""
     from kernelpro.cli.diagnostics import list_diagnostics
 
     return list_diagnostics(options)

@@ -19,19 +19,20 @@ class DoctorOptions(JsonOptions):
     energy: Annotated[
         bool,
         typer.Option(
-            "--energy", help="Calibrate the energy counter instead: resolution, latency, repeatability."
+            "--energy",
+            help="Instead, calibrate the energy counter and print its resolution, latency and repeatability.",
         ),
     ] = False
     target: Annotated[
-        Target | None, typer.Option(help="With --energy: cuda or cpu; default: the GPU if there is one.")
+        Target | None, typer.Option(help="With --energy: the device; default: the GPU if there is one.")
     ] = None
 
 
 @add_command(app, DoctorOptions)
 def doctor(options: DoctorOptions) -> int:
-    """Report what this machine can do, and how to enable what is missing.
+    """Report what this machine supports, and how to enable what is missing.
 
-    With --energy, exit code 1: there is no energy counter.
+    Exit code 1 with --energy: there is no energy counter.
     """
     from kernelpro.cli.doctor import calibrate_energy, check_machine
 

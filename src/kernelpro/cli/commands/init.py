@@ -15,7 +15,9 @@ from kernelpro.cli.options import add_command
 class InitOptions:
     """Options of `kernelpro init`."""
 
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File to write.")] = "task.py"
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to write; it must not exist yet.")] = (
+        "task.py"
+    )
 
 
 @add_command(app, InitOptions)

@@ -37,24 +37,32 @@ class JudgeOptions(
     disable_tripwire: Annotated[
         list[str],
         option(
-            "Turn a tripwire off by name, or all of them with `all`. Repeatable.", MEASUREMENT, metavar="NAME"
+            "Disable a tripwire (a check of the source) by name, or all of them with `all`. Repeatable.",
+            MEASUREMENT,
+            metavar="NAME",
         ),
     ] = field(default_factory=list)
     memory: Annotated[
         float,
-        option("GiB of host memory a candidate may use; 0: 3/4 of the machine's.", MEASUREMENT, min=0),
+        option(
+            "GiB of host memory that a candidate may use; 0: three quarters of the machine's.",
+            MEASUREMENT,
+            min=0,
+        ),
     ] = Options.memory_gib
     energy: Annotated[
         bool,
         option(
-            "Also measure joules per call next to the fastest baseline (30 s more).", MEASUREMENT, "--energy"
+            "Also compare the energy of a call with the fastest baseline's (takes 30 s more).",
+            MEASUREMENT,
+            "--energy",
         ),
     ] = False
 
 
 @add_command(app, JudgeOptions)
 def judge(options: JudgeOptions) -> int:
-    """Check that kernels are correct and measure their speedup.
+    """Verify kernels against the task's reference and measure their speed-up.
 
     Exit code 0: all passed; 1: not all passed; 2: misuse; 3: results outstanding; 4: a bug of KernelPro.
     """

@@ -16,20 +16,18 @@ class KnowledgeOptions(JsonOptions):
     """Options of `kernelpro knowledge`."""
 
     export_file: Annotated[
-        str | None, typer.Option("--export", metavar="FILE", help="Write everything to this JSON file.")
+        str | None, typer.Option("--export", metavar="FILE", help="Write all observations to a JSON file.")
     ] = None
     import_file: Annotated[
         str | None,
-        typer.Option(
-            "--import", metavar="FILE", help="Add the content of a file that another machine exported."
-        ),
+        typer.Option("--import", metavar="FILE", help="Add the observations that another machine exported."),
     ] = None
-    forget: Annotated[bool, typer.Option("--forget", help="Delete everything.")] = False
+    forget: Annotated[bool, typer.Option("--forget", help="Delete all observations.")] = False
 
 
 @add_command(app, KnowledgeOptions)
 def knowledge(options: KnowledgeOptions) -> int:
-    """Show what runs have learned: the gain of each method by bottleneck and hardware."""
+    """Show what runs have learned: the observed gain of each method, by bottleneck and hardware."""
     from kernelpro.cli.knowledge import show_knowledge
 
     return show_knowledge(options)

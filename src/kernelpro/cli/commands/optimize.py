@@ -30,16 +30,17 @@ class OptimizeOptions(JsonOptions, RunsDirOptions, SearchRunOptions, ShapeOption
     task: TaskArgument
     no_knowledge: Annotated[
         bool,
-        option("Neither use nor add to what earlier runs learned.", SEARCH, "--no-knowledge"),
+        option("Neither use what earlier runs have learned nor add to it.", SEARCH, "--no-knowledge"),
     ] = False
     name: Annotated[str | None, option("Name of the run; default: the name of the task.", OUTPUT)] = None
 
 
 @add_command(app, OptimizeOptions)
 def optimize(options: OptimizeOptions) -> int:
-    """Search for a faster kernel; TASK is all it needs.
+    """Search for a faster kernel for a task.
 
-    Ctrl-C stops it at any time; `kernelpro resume RUN` continues.
+    Without --model, it uses a provider whose API key is set, else the playbook.
+    Ctrl-C stops the search at any time; `kernelpro resume RUN` continues it.
     """
     from kernelpro.cli.optimize import optimize_task
 
@@ -53,18 +54,24 @@ class ResumeOptions(JsonOptions, RunsDirOptions, BudgetOptions):
     run: RunArgument
     price: Annotated[
         list[str],
-        option("New price of a model, as for optimize. Repeatable.", MODEL, metavar="MODEL=INPUT/OUTPUT"),
+        option(
+            "New price of a model in dollars per million tokens. Repeatable.",
+            MODEL,
+            metavar="MODEL=INPUT/OUTPUT",
+        ),
     ] = field(default_factory=list)
     pool: Annotated[str | None, option("Run jobs in another pool from now on.", WHERE)] = None
     wait: Annotated[
         bool,
-        option("Wait for answers and results from an inbox or a spool instead of exiting.", WHERE, "--wait"),
+        option(
+            "Wait for answers (inbox) and results (spool) instead of exiting with code 3.", WHERE, "--wait"
+        ),
     ] = False
 
 
 @add_command(app, ResumeOptions)
 def resume(options: ResumeOptions) -> int:
-    """Continue a run that was stopped or killed, or give a finished one more budget."""
+    """Continue a run that was stopped or killed, or a finished run with a larger --budget."""
     from kernelpro.cli.optimize import resume_run
 
     return resume_run(options)

@@ -36,7 +36,7 @@ class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions, Shap
     ] = field(default_factory=list)
     diagnostic: Annotated[
         list[str],
-        option("A Python file with a diagnostic of your own. Repeatable.", MEASUREMENT, metavar="FILE"),
+        option("Add a diagnostic of your own: a Python file. Repeatable.", MEASUREMENT, metavar="FILE"),
     ] = field(default_factory=list)
     tracer: Annotated[
         Literal["auto", "cupti", "nsys"], option("Source of the timeline; auto is cupti.", MEASUREMENT)
@@ -47,9 +47,9 @@ class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions, Shap
             "Collect the counters of all diagnostics, whatever the bottleneck.", MEASUREMENT, "--all-counters"
         ),
     ] = False
-    energy: Annotated[
-        bool, option("Also report what wastes energy without costing time.", MEASUREMENT, "--energy")
-    ] = False
+    energy: Annotated[bool, option("Also report what costs energy but no time.", MEASUREMENT, "--energy")] = (
+        False
+    )
     raw: Annotated[
         bool, option("Also print the evidence: times, kernels, stalls, hottest lines.", OUTPUT, "--raw")
     ] = False

@@ -37,7 +37,7 @@ class ShowOptions(JsonOptions, RunsDirOptions):
         int | None,
         typer.Argument(
             metavar="STEP",
-            help="One step: verdict, findings, prompts and answers, diff to its parent, source.",
+            help="Show one step: verdict, findings, prompts and answers, diff to its parent, source.",
         ),
     ] = None
     plot: Annotated[
@@ -65,7 +65,7 @@ class ExportOptions(RunsDirOptions):
     ] = None
     package: Annotated[
         bool,
-        option("Write an installable folder with pyproject.toml, test and README.", OUTPUT, "--package"),
+        option("Write an installable package: a folder with pyproject.toml and tests.", OUTPUT, "--package"),
     ] = False
 
 
@@ -84,12 +84,12 @@ class ReportOptions(RunsDirOptions):
     run: RunArgument
     format: Annotated[
         Literal["html", "md", "json"],
-        option("Format of the report; html is one file without network access.", OUTPUT),
+        option("Format of the report; html is a single file that works offline.", OUTPUT),
     ] = "html"
     out: Annotated[
         str | None,
         option(
-            "File to write, - for stdout; default: in the run's folder.",
+            "File to write, or - for stdout; default: a file in the run's folder.",
             OUTPUT,
             "--out",
             "-o",

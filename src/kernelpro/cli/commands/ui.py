@@ -28,7 +28,7 @@ class UiOptions(RunsDirOptions):
 
 @add_command(app, UiOptions)
 def ui(options: UiOptions) -> int:
-    """Watch runs in the browser while they work, and steer them."""
+    """Serve a web page on which you watch runs while they work, and steer them."""
     from kernelpro.cli.ui import serve_page
 
     return serve_page(options)
@@ -41,14 +41,18 @@ class PlotOptions(RunsDirOptions):
     run: RunArgument
     chart: Annotated[
         Literal["tree", "progress", "roofline", "account"],
-        typer.Argument(metavar="CHART", help="tree, progress, roofline or account."),
+        typer.Argument(metavar="CHART", help="tree, progress, roofline or account (where time goes)."),
     ]
     out: Annotated[
         str | None,
         option("File to write, .svg or .png; default: RUN-CHART.svg.", OUTPUT, "--out", "-o", metavar="FILE"),
     ] = None
-    step: Annotated[int | None, option("The step whose account is drawn; default: the best.", OUTPUT)] = None
-    scale: Annotated[float, option("Pixels of a PNG per unit of the drawing.", OUTPUT, min=0.1, max=20)] = 2.0
+    step: Annotated[
+        int | None, option("With account: the step whose time is drawn; default: the best step.", OUTPUT)
+    ] = None
+    scale: Annotated[
+        float, option("Scale of a PNG: pixels per unit of the drawing.", OUTPUT, min=0.1, max=20)
+    ] = 2.0
 
 
 @add_command(app, PlotOptions)

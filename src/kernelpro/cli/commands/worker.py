@@ -10,7 +10,7 @@ import typer
 from kernelpro.cli.commands.app import app
 from kernelpro.cli.options import JsonOptions, add_command
 
-spool_app = typer.Typer(no_args_is_help=True, help="Manage a spool: a folder of jobs and results.")
+spool_app = typer.Typer(no_args_is_help=True, help="Manage a spool: a folder of jobs for workers elsewhere.")
 app.add_typer(spool_app, name="spool")
 
 
@@ -24,31 +24,36 @@ class WorkerArguments:
             metavar="SPOOL", help="A spool folder, or a file of jobs; default: read jobs from stdin."
         ),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="Exit when there are no more jobs.")] = False
+    once: Annotated[bool, typer.Option("--once", help="Exit when no job is left.")] = False
     time_limit: Annotated[
         float,
-        typer.Option(min=0, help="Exit within this many seconds, with no job half done; 0: no limit."),
+        typer.Option(
+            min=0,
+            help="Exit within this many seconds; jobs that would take longer stay in the spool. 0: no limit.",
+        ),
     ] = 0.0
     lease_timeout: Annotated[
         float,
-        typer.Option(min=1, help="Seconds without a heartbeat after which other workers take over the jobs."),
+        typer.Option(min=1, help="Seconds without a heartbeat after which other workers take its jobs over."),
     ] = 120.0
     gpu_name: Annotated[
         str, typer.Option(help="Use only devices whose name contains this text, such as H200.")
     ] = ""
     pack: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write the worker as one file that needs only Python and torch."),
+        typer.Option(
+            metavar="FILE", help="Write the worker as one file that needs only Python and torch, and exit."
+        ),
     ] = None
     sandbox: Annotated[
         Literal["auto", "namespaces", "landlock", "process"],
-        typer.Option(help="How candidates are isolated; auto takes the strongest that works."),
+        typer.Option(help="How to isolate candidates; auto selects the strongest level that works."),
     ] = "auto"
 
 
 @add_command(app, WorkerArguments)
 def worker(options: WorkerArguments) -> int:
-    """Run jobs of a spool, or JSON lines from stdin."""
+    """Run the jobs of a spool or of a file, or jobs from stdin (one line of JSON each)."""
     from kernelpro.cli.spool import run_worker
 
     return run_worker(
@@ -92,7 +97,7 @@ class SpoolPackOptions:
 
 @add_command(spool_app, SpoolPackOptions)
 def pack(options: SpoolPackOptions) -> int:
-    """Write the open jobs to one file, to run on another machine with `kernelpro worker FILE --once`."""
+    """Write the open jobs to one file, for another machine: `kernelpro worker FILE --once` runs them."""
     from kernelpro.cli.spool import pack_jobs
 
     return pack_jobs(options.folder, options.out)
@@ -111,7 +116,10 @@ class SpoolMergeOptions:
 
 @add_command(spool_app, SpoolMergeOptions)
 def merge(options: SpoolMergeOptions) -> int:
-    """Import results from another machine. Exit code 1: some were rejected; they are listed."""
+    """Import results from another machine.
+
+    Exit code 1: some results were rejected; the command lists them.
+    """
     from kernelpro.cli.spool import merge_results
 
     return merge_results(options.folder, options.sources)

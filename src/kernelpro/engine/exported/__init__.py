@@ -1,5 +1,5 @@
 """The parts of exported files besides kernel and reference. `export` copies their text; nothing imports them.
 
-Each file starts with a head of stand-ins for what an export defines above. Only the text below its cut is
-copied. Names start with `_export`, so that a kernel keeps its own names.
+Each file starts with stand-ins for names that an export defines above this part. Only the text below the line
+`# --- exported below` is copied. Its names start with `_export`, so that they do not clash with a kernel's.
 """

@@ -1,4 +1,4 @@
-"""The end of a standalone file: loads the drop-in module from its text."""
+"""The end of a standalone file: loads the drop-in package from its text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any  # noqa: E402, F811
 
 
 def _export_load_dropin() -> Any:
-    """The package of drop-in modules, under a name of its own."""
+    """Load the package `dropin` under a name of this file, and return it."""
     import linecache
     import sys
     import types

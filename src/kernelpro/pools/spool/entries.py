@@ -1,4 +1,4 @@
-"""The content of a spool's files: one line of JSON each, so that many of them fit into one file of lines."""
+"""The content of a spool's files: one line of JSON each, so that many files can be packed into one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ class DamagedEntry(Exception):
 
 @dataclass(frozen=True)
 class JobEntry(Record):
-    """A job. Its key is a hash of its content, so that equal jobs of several callers are one entry."""
+    """A job. Its key is a hash of its content, so that equal jobs of several callers share an entry."""
 
     key: str
+    """Content hash; also the name of the file."""
     gpu_name: str
-    """Only workers whose hardware name contains this run it."""
+    """Only workers on hardware whose name contains this text run the job."""
     job: Job
     type: str = "job"
 
     @property
     def group(self) -> str:
-        """Jobs of one group are timed on one kind of hardware; empty if nothing is timed."""
+        """The job's group; empty for jobs without a task. Jobs of one group are timed on one kind of
+        hardware."""
         return digest(self.job.task.id, self.job.target or "", self.gpu_name) if self.job.task else ""
 
     @property
@@ -42,19 +44,24 @@ class JobEntry(Record):
 
 @dataclass(frozen=True)
 class ResultEntry(Record):
-    """A result, and which worker on which hardware produced it."""
+    """A result, with the worker and the hardware that produced it."""
 
     key: str
+    """The key of the job."""
     result: Result
     worker: str
+    """Name of the worker."""
     hardware: str
+    """Name of the hardware."""
     checksum: str = ""
+    """Hash of the result."""
     type: str = "result"
     seconds: float = 0.0
+    """Duration of the job."""
 
 
 def job_entry(job: Job, gpu_name: str = "") -> JobEntry:
-    """The entry of a job. Ids and names do not change its key."""
+    """The entry of a job. The job's id and the names of task and candidate do not influence the key."""
     question = replace(job, id="", task=None, candidate=None, sanitize=False)  # sanitizing changes no verdict
     content = (job.task and job.task.id, job.candidate and job.candidate.id)
     return JobEntry(
@@ -68,7 +75,7 @@ def result_entry(entry: JobEntry, result: Result, worker: str, hardware: str, se
 
 
 def result_for(result: Result, job: Job) -> Result:
-    """The result with this caller's names of job, candidate and task."""
+    """The result with the id and the names that this caller's job uses."""
     verdict = result.verdict
     if verdict and job.candidate and job.task:
         verdict = replace(verdict, candidate=job.candidate.name, task=job.task.name)
@@ -76,7 +83,7 @@ def result_for(result: Result, job: Job) -> Result:
 
 
 def failure_reason(result: Result) -> str:
-    """Why a result should not be reused: an error, or a job that no worker finished. Empty for all others."""
+    """Why a result must not be reused: it is an error, or no worker finished the job. Empty if it may be."""
     if result.error is not None:
         return result.error or "an error without a message"
     return result.lost
@@ -88,7 +95,7 @@ def to_line(entry: JobEntry | ResultEntry) -> str:
 
 
 def parse_entry(text: str) -> JobEntry | ResultEntry:
-    """Parse a line; raises DamagedEntry unless it is complete and unchanged."""
+    """Parse a line. Raises DamagedEntry unless the entry is complete and unchanged."""
     try:
         data = json.loads(text)
     except ValueError:

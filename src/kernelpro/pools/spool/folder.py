@@ -3,15 +3,16 @@
     DIR/jobs/KEY.json          a job
     DIR/results/KEY.json       its result; the first one counts
     DIR/leases/KEY.N           the Nth lease of the job; the modification time is its last heartbeat
-    DIR/hardware/GROUP         the hardware that the jobs of a task are timed on: where the first one started
+    DIR/hardware/GROUP         the hardware on which the jobs of a task are timed: where the first one started
     DIR/workers/NAME.json      a live worker
     DIR/workers/DEVICE.failed  a device that failed its health check, until a worker uses it again
     DIR/quarantine/            unusable files, kept for inspection
 
-A worker takes a job by creating its next lease, which only one worker can. A lease expires when it has not
-been renewed for its timeout; then another worker may take the job. Workers lease jobs ahead of time, so only
-started jobs count as attempts. A holder that wakes up after its lease expired does no harm: the second result
-is dropped. Ages are measured with the file system's clock, because the clocks of machines differ.
+A worker takes a job by creating the job's next lease; only one worker can create this file. A lease expires
+when it has not been renewed for its timeout. Then another worker may take the job. Workers lease jobs ahead
+of time, so only started jobs count as attempts. A worker that continues after its lease has expired does no
+harm: the second result is dropped. Ages are measured with the file system's clock, because the clocks of
+machines differ.
 """
 
 from __future__ import annotations
@@ -43,14 +44,16 @@ from kernelpro.records import BadInput, Record
 
 _Entry = TypeVar("_Entry", JobEntry, ResultEntry)
 MAX_ATTEMPTS = 5
-"""A worker outlives what it runs; so these were machines that failed, or a job that brings machines down."""
+"""How often a job may be started. A worker survives whatever a job does, so a lost worker means that its
+machine failed, or that the job brings machines down."""
 _SUBFOLDERS = ("jobs", "results", "leases", "hardware", "workers", "quarantine")
 _SETTLE_SECONDS = 2.0
-"""A damaged file that has not changed for this long is not being copied any more."""
+"""A damaged file is quarantined when it has not changed for this long, so that no process is still copying
+it."""
 
 
 class SpoolWriteError(BadInput, OSError):
-    """A file cannot be written. Callers get one clear line; workers retry, as for any OSError."""
+    """A file cannot be written. Callers get a one-line message; workers retry, as for any OSError."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class LeaseHolder(Record):
     worker: str
     hardware: str
     timeout: float
-    """Seconds after the last heartbeat until it expires."""
+    """Seconds from the last heartbeat until the lease expires."""
     stage: str = ""
-    """What the worker is doing; empty until the job starts."""
+    """The stage of the job; empty until it starts."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class SpoolFolder:
         self._count = itertools.count()
         self._jobs: dict[str, JobEntry] = {}
         self._valid_results: set[str] = set()
-        """Keys whose results have been read and found complete."""
+        """Keys of jobs whose results have been read and are complete."""
         try:
             for name in _SUBFOLDERS:
                 (path / name).mkdir(parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ class SpoolFolder:
     # --- jobs and results ------------------------------------------------------------------------------
 
     def add_job(self, entry: JobEntry) -> bool:
-        """Write a job; False if it is there already. A damaged file is replaced."""
+        """Write a job; False if the spool has it already. A damaged file is replaced."""
         self._jobs.setdefault(entry.key, entry)
         path, text = self._job_file(entry.key), to_line(entry)
         if self._create(path, text):
@@ -121,13 +124,15 @@ class SpoolFolder:
         return self._jobs.get(key)
 
     def result(self, key: str) -> ResultEntry | None:
-        """The result of a job. A damaged file is quarantined; its job is then open again."""
+        """The result of a job; None if it is missing or damaged. A damaged file is quarantined, which makes
+        the job open again."""
         if found := self._read_valid(self._result_file(key), ResultEntry, key):
             self._valid_results.add(key)
         return found
 
     def _read_valid(self, path: Path, entry_type: type[_Entry], key: str) -> _Entry | None:
-        """The entry in a file. A file that does not match its name is quarantined, once it is settled."""
+        """The entry in a file; None if the file is missing or damaged. A damaged file is quarantined when it
+        has settled."""
         try:
             entry = _read_entry(path)
             if not isinstance(entry, entry_type) or entry.key != key:
@@ -141,13 +146,13 @@ class SpoolFolder:
             return None
 
     def reopen(self, entry: JobEntry, result: ResultEntry) -> None:
-        """Quarantine a failure, so that the job runs again when it is submitted again."""
+        """Quarantine the failed result of a job, so that the job runs again."""
         self.quarantine(
             self._result_file(entry.key), f"{entry.description} failed: {failure_reason(result.result)}"
         )
 
     def add_result(self, result: ResultEntry) -> bool:
-        """Write a result and remove the job's leases; False if there was a result already, which counts."""
+        """Write a result and remove the job's leases; False if the job has one already, which counts."""
         added = self._create(self._result_file(result.key), to_line(result))
         if added and not failure_reason(result.result) and (entry := self.job(result.key)):
             self._bind_hardware(entry, result.hardware)
@@ -176,7 +181,7 @@ class SpoolFolder:
         return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
     def adopt_stray_results(self) -> None:
-        """Take in results under wrong names, which copying by hand makes; quarantine duplicates."""
+        """Rename results with wrong file names, which copying by hand produces; quarantine duplicates."""
         for path in (self.path / "results").iterdir():
             if path.name.startswith(".") or (path.suffix == ".json" and self.job(path.stem)):
                 continue
@@ -203,7 +208,7 @@ class SpoolFolder:
         return self.path / "results" / f"{key}.json"
 
     def quarantine(self, path: Path, reason: str) -> None:
-        """Move an unusable file out of the way and report why."""
+        """Move an unusable file to the quarantine, and warn."""
         target = self.path / "quarantine" / f"{path.name}.{time.time_ns()}"
         with contextlib.suppress(FileNotFoundError):  # another process moved it
             path.rename(target)
@@ -228,20 +233,20 @@ class SpoolFolder:
         path = self.path / "leases" / f"{entry.key}.{latest + 1}"
         if not self._create(path, holder.dumps()):
             return None
-        if self.result(entry.key):  # the previous holder finished meanwhile
+        if self.result(entry.key):  # the previous holder has finished meanwhile
             path.unlink(missing_ok=True)
             return None
         return Lease(entry, path, holder)
 
     def renew(self, lease: Lease) -> None:
-        """Send a heartbeat."""
+        """Renew a lease: its heartbeat."""
         with contextlib.suppress(OSError):  # another worker finished the job, or the folder is unreachable
             os.utime(lease.path)
 
     def report_stage(self, lease: Lease, stage: str) -> None:
-        """Write the stage of a job for its callers.
+        """Write the stage of a job, for its callers.
 
-        The first stage starts the job and binds its task's hardware.
+        The first stage marks the job as started and binds its task to the worker's hardware.
         """
         holder = LeaseHolder(lease.holder.worker, lease.holder.hardware, lease.holder.timeout, stage)
         with contextlib.suppress(OSError):
@@ -250,11 +255,11 @@ class SpoolFolder:
                 self._replace(lease.path, holder.dumps())
 
     def release(self, lease: Lease) -> None:
-        """Return a job that was not run; this is not an attempt."""
+        """Return a job that was not run. This does not count as an attempt."""
         lease.path.unlink(missing_ok=True)
 
     def lease_holders(self) -> dict[str, LeaseHolder]:
-        """Live leases by the key of the job."""
+        """The holders of all live leases, by the key of the job."""
         latest = {key: attempts[max(attempts)] for key, attempts in self._leases().items()}
         return {key: holder for key, path in latest.items() if (holder := self.live_holder(path))}
 
@@ -264,7 +269,7 @@ class SpoolFolder:
         return found[0] if found and self._now() - found[1] <= found[0].timeout else None
 
     def attempts(self, key: str) -> int:
-        """How often a job was started."""
+        """How many times a job was started."""
         return self._count_started(self._leases().get(key, {}).values())
 
     def _count_started(self, leases: Iterable[Path]) -> int:
@@ -281,14 +286,14 @@ class SpoolFolder:
     # --- hardware --------------------------------------------------------------------------------------
 
     def hardware_for(self, entry: JobEntry, device: Device) -> str | None:
-        """The hardware on which a device would run this job; None if it may not."""
+        """The hardware name under which a device would run this job; None if it may not run it."""
         name = device.name_for(entry.job.target)
         if name is None or entry.gpu_name.lower() not in name.lower():
             return None
         return name if self.bound_hardware(entry) in ("", name) else None
 
     def bound_hardware(self, entry: JobEntry) -> str:
-        """The hardware to which the job's task is bound; empty if none yet."""
+        """The hardware to which the job's task is bound; empty if it is not bound yet."""
         try:
             path = self.path / "hardware" / entry.group
             return path.read_text(encoding="utf-8").strip() if entry.group else ""
@@ -302,7 +307,7 @@ class SpoolFolder:
     # --- workers ---------------------------------------------------------------------------------------
 
     def register_worker(self, name: str, holder: LeaseHolder) -> Path:
-        """Write a worker's registration, which it renews like a lease and removes at the end."""
+        """Write the registration of a worker, which renews it like a lease and removes it at the end."""
         path = self.path / "workers" / f"{name}.json"
         self._replace(path, holder.dumps())
         return path
@@ -313,11 +318,11 @@ class SpoolFolder:
         return [found for path in sorted(paths) if (found := self.live_holder(path))]
 
     def report_failed_device(self, device: str, holder: LeaseHolder) -> None:
-        """Record that a device failed its health check; the holder's stage is the message."""
+        """Record that a device failed its health check. The holder's stage is the message."""
         self._replace(self.path / "workers" / f"{device}.failed", holder.dumps())
 
     def clear_failed_device(self, device: str) -> None:
-        """Remove the record of a failed device: a worker uses it again."""
+        """Remove the record of a failed device, because a worker uses it again."""
         (self.path / "workers" / f"{device}.failed").unlink(missing_ok=True)
 
     def failed_devices(self) -> list[LeaseHolder]:
@@ -333,7 +338,7 @@ class SpoolFolder:
 
     def _is_settled(self, path: Path) -> bool:
         try:
-            return abs(self._now() - path.stat().st_mtime) > _SETTLE_SECONDS  # clocks may be set back
+            return abs(self._now() - path.stat().st_mtime) > _SETTLE_SECONDS  # abs: clocks may be set back
         except FileNotFoundError:
             return False
 
@@ -346,7 +351,7 @@ class SpoolFolder:
             os.link(hidden, path)
         except FileExistsError:
             return False
-        except OSError:  # a file system without hard links; a race between the check and the rename remains
+        except OSError:  # no hard links here; a race between this check and the rename remains
             if path.exists():
                 return False
             os.rename(hidden, path)
@@ -378,7 +383,7 @@ def _read_entry(path: Path) -> JobEntry | ResultEntry:
 
 
 def _read_holder(path: Path) -> tuple[LeaseHolder, float] | None:
-    """The content of a lease or registration, and when it was last renewed."""
+    """The content of a lease or registration, and the time of its last renewal; None if it is unreadable."""
     try:
         with open(path, encoding="utf-8") as file:  # opening makes network file systems refresh attributes
             text, changed = file.read(), os.fstat(file.fileno()).st_mtime

@@ -1,5 +1,5 @@
-"""The command line of a spool worker with the standard library only: `kernelpro worker DIR` and the packed
-worker."""
+"""The command line of a spool worker, with the standard library only. `kernelpro worker DIR` and the packed
+worker use it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kernelpro.records import BadInput
 
 
 def run_until_done(path: Path, options: WorkerOptions) -> int:
-    """Run jobs until there are none, time is up or a signal arrives; unfinished jobs are returned to the
+    """Run jobs until none is left, the time is up or a signal arrives. Unfinished jobs are returned to the
     spool.
 
-    Returns the exit code: 1 if a device or the spool failed.
+    Returns the exit code: 1 if a device or the spool failed, else 0.
     """
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -35,22 +35,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Run the jobs of a KernelPro spool. Needs only Python and torch."
     )
-    parser.add_argument("spool", type=Path, help="a spool's folder, or a file with its jobs")
+    parser.add_argument("spool", type=Path, help="a spool folder, or a file of jobs")
     parser.add_argument("--once", action="store_true", help="exit when no job is left")
     parser.add_argument(
         "--time-limit",
         type=float,
         default=0.0,
-        help="exit in time, with no job half done, after this many seconds",
+        help="exit within this many seconds; jobs that would take longer stay in the spool (0: no limit)",
     )
     parser.add_argument(
         "--lease-timeout",
         type=float,
         default=120.0,
-        help="seconds without a heartbeat until others take our jobs",
+        help="seconds without a heartbeat after which other workers take its jobs over",
     )
-    parser.add_argument("--gpu-name", default="", help="use only devices whose name contains this")
-    parser.add_argument("--sandbox", default="auto", choices=("auto", "namespaces", "landlock", "process"))
+    parser.add_argument("--gpu-name", default="", help="use only devices whose name contains this text")
+    parser.add_argument(
+        "--sandbox",
+        default="auto",
+        choices=("auto", "namespaces", "landlock", "process"),
+        help="how to isolate candidates; auto selects the strongest level that works",
+    )
     arguments = parser.parse_args()
     try:
         options = WorkerOptions(

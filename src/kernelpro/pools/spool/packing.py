@@ -1,7 +1,7 @@
-"""The worker as one file: a zip with the lab's modules, which any Python runs.
+"""Packs the worker into one file: a zip archive with the lab's modules, which Python runs directly.
 
-The lab starts processes by module name and confines them to folders. So the file unpacks itself when it first
-starts, to a cache folder named after its content.
+The lab starts processes by module name and confines them to folders, which needs real files. So the archive
+unpacks itself when it first starts, to a cache folder named after the hash of its content.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ finally:
 
 
 def pack_worker(out: Path) -> None:
-    """Write the packed worker."""
+    """Write the packed worker to a file."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN.lstrip())

@@ -1,9 +1,9 @@
 """The submitting side of a spool: the pool writes jobs into the folder and polls for results.
 
-A job that was submitted before, by this process or by one that was killed, has the same key, and so its
-result is found again. Nothing is judged twice; use another folder for a second measurement. An error, or a
-job that no worker finished, is not kept: the pool delivers it once, and the job runs again when it is
-submitted again. Cancelling a job removes it, unless a worker holds it.
+A job that was submitted before, by this or another process, has the same key, so its result is found again.
+Nothing is judged twice; use another folder for a second measurement. Failures are not kept (errors, and jobs
+that no worker finished): the pool delivers a failure once, and the job runs again when it is submitted again.
+Cancelling a job removes it from the folder, unless a worker holds it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernelpro.records import BadInput, Job, Progress, Result
 
 _POLL_SECONDS = 0.5
 _REPAIR_EVERY = 10
-"""Polls of the folder."""
+"""The folder is checked and repaired in every so many polls."""
 _UNREACHABLE_SECONDS = 600.0
 """How long the folder may be unreachable before waiting jobs fail."""
 
@@ -40,7 +40,8 @@ class _SpoolJob:
 
 
 class SpoolPool(Pool):
-    """With `wait`, futures complete as results appear; without, missing results raise `ResultPending`."""
+    """The spool pool. With `wait`, futures complete when their results appear. Without, the future of a
+    missing result raises `ResultPending`."""
 
     def __init__(
         self,
@@ -55,14 +56,14 @@ class SpoolPool(Pool):
         self._lock = threading.Lock()
         self._waiting: list[_SpoolJob] = []
         self._missing: set[str] = set()
-        """Keys of jobs that this process submitted and that have no result."""
+        """Keys of jobs that this process submitted and that have no result yet."""
         self._reported_devices: set[str] = set()
-        """Workers whose failed devices were reported."""
+        """Names of workers whose failed devices were reported."""
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._poll, daemon=True)
 
     def submit(self, job: Job, progress: ProgressCallback = ignore_progress) -> Future[Result]:
-        """Write the job to the spool, unless its result exists."""
+        """Write the job to the spool, or deliver its result if that exists."""
         pending = _SpoolJob(job_entry(job, self._gpu_name), job, progress, Future())
         try:
             self._folder.add_job(pending.entry)
@@ -101,7 +102,7 @@ class SpoolPool(Pool):
             return False
         if failure_reason(entry.result):
             self._folder.reopen(waiting.entry, entry)
-            self._folder.remove_job(waiting.entry)  # it runs again only if it is submitted again
+            self._folder.remove_job(waiting.entry)  # so that it runs again only if it is submitted again
         self._missing.discard(waiting.entry.key)
         if waiting.future.set_running_or_notify_cancel():
             waiting.future.set_result(result_for(entry.result, waiting.job))
@@ -140,7 +141,7 @@ class SpoolPool(Pool):
         self._folder.adopt_stray_results()
         for pending in waiting:
             if not pending.future.done():
-                self._folder.add_job(pending.entry)  # it may be damaged, or removed by another caller
+                self._folder.add_job(pending.entry)  # its file may be damaged, or another caller removed it
         for holder in self._folder.failed_devices():
             if holder.worker not in self._reported_devices:
                 self._reported_devices.add(holder.worker)
@@ -159,7 +160,7 @@ class SpoolPool(Pool):
         )
 
     def _report_stages(self, waiting: list[_SpoolJob]) -> None:
-        """Report stages that have changed to the callers."""
+        """Report changed stages to the callers."""
         holders = self._folder.lease_holders() if waiting else {}
         for pending in waiting:
             holder = holders.get(pending.entry.key)

@@ -1,4 +1,4 @@
-"""Checks that this Python can run jobs: one that cannot would answer every job of a spool with an error."""
+"""Checks that this Python can run jobs. One that cannot would answer every job of a spool with an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelpro.records import BadInput
 def check_torch(devices: Iterable[Device]) -> None:
     """Raise BadInput if torch is missing or cannot use the GPU.
 
-    A child process tries it: this one has no torch.
+    A child process imports torch, because this process never does.
     """
     if importlib.util.find_spec("torch") is None:
         raise BadInput(

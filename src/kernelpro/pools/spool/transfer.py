@@ -1,4 +1,4 @@
-"""A spool's jobs and results as one file, for machines that share no file system."""
+"""Carries a spool's jobs and results as one file, for machines that share no file system."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class MergeCounts:
     jobs: int = 0
     results: int = 0
     duplicates: int = 0
-    """Jobs and results that the spool had already."""
+    """Number of jobs and results that the spool had already."""
     errors: list[str] = field(default_factory=list)
-    """Lines that could not be used, and why."""
+    """Lines that were rejected, and why."""
 
 
 def pack_jobs(folder: SpoolFolder, out: Path) -> int:
-    """Write all open jobs to one file; returns how many."""
+    """Write all open jobs to one file; returns their number."""
     jobs = folder.open_jobs()
     _write(out, "".join(map(to_line, jobs)))
     return len(jobs)
@@ -48,7 +48,7 @@ def read_jobs(source: Path) -> list[JobEntry]:
 
 
 def collect_results(folder: SpoolFolder, jobs: Iterable[JobEntry], out: Path) -> int:
-    """Write the results of these jobs to one file; returns how many."""
+    """Write the results of these jobs to one file; returns their number."""
     results = [entry for job in jobs if (entry := folder.result(job.key))]
     _write(out, "".join(map(to_line, results)))
     return len(results)
@@ -81,7 +81,7 @@ def _add_result(folder: SpoolFolder, entry: ResultEntry) -> bool:
 
 
 def append_result(out: Path, entry: ResultEntry) -> None:
-    """Append a result on its own line, even if the last line of the file was cut short."""
+    """Append a result on a line of its own, even if the last line of the file is truncated."""
     with open(out, "ab+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))

@@ -1,11 +1,10 @@
-"""The running side of a spool: lease jobs that suit this machine, run them on warm workers, write the
-results.
+"""The running side of a spool: it leases jobs that suit this machine, runs them, and writes the results.
 
-There is one loop for each device. It leases jobs of the task that its worker has warm first, then of tasks
-that no worker has, then the rest; a few ahead of time, so that they are built while others are timed, but no
-more than its share. Results are written at once. The time limit is used and never overrun: the loop starts no
-job that would exceed it, judging from earlier jobs, and returns unfinished ones. A file system that fails for
-a while is waited for; results are written afterwards.
+There is one loop for each device. It first leases jobs of the task that its worker has warm, then jobs of
+tasks that no worker has leased, then others. It leases a few jobs ahead of time, so that they are built while
+others are timed, but no more than its share. It writes each result at once. It respects the time limit: it
+starts no job that would exceed it, judging from the longest job so far, and returns unfinished jobs. If the
+file system fails for a while, it waits and writes the results afterwards.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ Log = Callable[[str], None]
 _POLL_SECONDS = 1.0
 _MAX_LEASES = 8
 _FIRST_JOB_SECONDS = 60.0
-"""Assumed duration of a job until one has finished."""
+"""Assumed duration of a job before the first one has finished."""
 _STARTED = "started"
-"""The stage of a running job that has reported none."""
+"""The stage of a running job that has not reported one."""
 _MARGIN = 1.5
-"""A job may take this many times as long as the longest one before."""
+"""A job is assumed to take at most this many times as long as the longest one so far."""
 _SHUTDOWN_SECONDS = 15.0
 """Time reserved for stopping the workers, which may need a second signal."""
 _MAX_OUTAGE_LEASES = 3
-"""A file system may fail for this many lease timeouts: by then others have our jobs."""
+"""A file system may fail for this many lease timeouts. By then other workers have taken the jobs over."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +47,21 @@ class WorkerOptions:
     """The options of `kernelpro worker`."""
 
     once: bool = False
-    """Exit when no job is left for this machine."""
+    """Whether to exit when no job is left for this machine."""
     time_limit: float = 0.0
-    """Exit after this many seconds; 0: never."""
+    """Exit within this many seconds; 0: no limit."""
     lease_timeout: float = 120.0
-    """Seconds without a heartbeat after which others may take our jobs."""
+    """Seconds without a heartbeat after which other workers may take this worker's jobs."""
     sandbox: str = "auto"
+    """How to isolate candidates; auto selects the strongest level that works."""
     gpu_name: str = ""
-    """Use only devices whose name contains this."""
+    """Use only devices whose name contains this text."""
 
 
 def serve(path: Path, options: WorkerOptions, log: Log, stop: threading.Event) -> bool:
-    """Run jobs until there are none, time is up or `stop` is set; False if a device or the spool failed.
+    """Run jobs until none is left, the time is up or `stop` is set; False if a device or the spool failed.
 
-    `path` is a spool's folder, or a file of jobs; then the results go to a file beside it.
+    `path`: a spool folder, or a file of jobs, whose results are written to a file beside it.
     """
     deadline = time.monotonic() + _usable_seconds(options.time_limit) if options.time_limit else math.inf
     jobs = _jobs_in_file(path)
@@ -94,7 +94,7 @@ def _usable_seconds(seconds: float) -> float:
 
 
 def _jobs_in_file(path: Path) -> list[JobEntry]:
-    """The jobs of a file; none if `path` is a spool, or an empty folder that can become one."""
+    """The jobs in a file; none if `path` is a spool, or an empty folder that can become one."""
     if path.is_file():
         return transfer.read_jobs(path)
     if not path.is_dir():
@@ -105,7 +105,7 @@ def _jobs_in_file(path: Path) -> list[JobEntry]:
 
 
 def _unpack_jobs(folder: SpoolFolder, path: Path, jobs: list[JobEntry], results: Path, log: Log) -> None:
-    """Fill a spool with a file's jobs and their earlier results; failures run again."""
+    """Fill a spool with the jobs of a file and their earlier results. Jobs that failed run again."""
     for text in transfer.merge(folder, path).errors:
         log(text)
     if results.exists():
@@ -186,11 +186,12 @@ class _DeviceWorker:
         self._warm_group = ""
         """The group of the task that the worker has warm."""
         self._longest_job = 0.0
+        """Duration of the longest job so far, in seconds."""
         self._last_finish = time.monotonic()
-        """When the last job finished, and so when the current one started."""
+        """When the last job finished, which is when the current one started."""
 
     def run(self) -> None:
-        """Run jobs until there are none, time is up or a stop is requested."""
+        """Run jobs until none is left, the time is up or a stop is requested."""
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
         try:
             with LocalPool(self._options.sandbox, [self.device], warn=self._log) as pool:
@@ -202,7 +203,7 @@ class _DeviceWorker:
             self._ended.set()
 
     def _shut_down(self) -> None:
-        """Write finished results and return the other jobs."""
+        """Write finished results and return all other jobs."""
         try:
             self._store_results()
             for leased in self._leased.values():
@@ -217,7 +218,7 @@ class _DeviceWorker:
         return LeaseHolder(self._name, hardware, self._options.lease_timeout, stage)
 
     def _send_heartbeats(self) -> None:
-        """Renew registration and leases, however busy the rest is."""
+        """Renew the registration and all leases, in a thread of its own."""
         while not self._ended.wait(self._options.lease_timeout / 6):
             if self._registration:
                 with contextlib.suppress(OSError):
@@ -226,7 +227,7 @@ class _DeviceWorker:
                 self._folder.renew(leased.lease)
 
     def _loop(self, pool: LocalPool) -> bool:
-        """Returns False if the device or the spool failed."""
+        """Lease and run jobs. Returns False if the device or the spool failed."""
         while not self._stop.is_set():
             try:
                 self._store_results()
@@ -272,7 +273,7 @@ class _DeviceWorker:
         return time.monotonic() + _MARGIN * (self._longest_job or _FIRST_JOB_SECONDS) < self._deadline
 
     def _acquire(self, pool: LocalPool) -> int:
-        """Lease and start jobs, up to this worker's share; returns how many."""
+        """Lease and start jobs, up to this worker's share; returns their number."""
         if len(self._leased) >= _MAX_LEASES or not self._has_time():
             return 0
         holders = self._folder.lease_holders()
@@ -311,8 +312,8 @@ class _DeviceWorker:
         leased.future.add_done_callback(end)
 
     def _mark_started(self) -> None:
-        """Jobs run in the order of leasing: the first unfinished one has started, even if it reports no
-        stage."""
+        """Mark the first unfinished job as started, even if it has reported no stage: jobs run in the order
+        of leasing."""
         first = next((leased for leased in self._leased.values() if not leased.future.done()), None)
         if first and not first.stage:
             self._report_stage(first, _STARTED)
@@ -324,7 +325,8 @@ class _DeviceWorker:
                 self._folder.report_stage(leased.lease, stage)
 
     def _store_results(self) -> None:
-        """Write finished results; one that cannot be written stays leased and is retried."""
+        """Write finished results. If a result cannot be written, its job stays leased and writing is
+        retried."""
         for leased in [leased for leased in self._leased.values() if leased.future.done()]:
             entry, hardware = leased.lease.entry, leased.lease.holder.hardware
             bound = self._folder.bound_hardware(entry)

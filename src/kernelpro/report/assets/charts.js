@@ -134,7 +134,7 @@ const KernelProCharts = (() => {
     const longest = Math.max(...points.map((p) => p.seconds || 0), 0);
     const [unit, size] = longest > 7200 ? ["h", 3600] : longest > 180 ? ["min", 60] : ["s", 1];
     const x = (p) => (by === "step" ? p.step : by === "money" ? p.dollars : p.seconds / size);
-    const across = { step: "step", time: `time of work, ${unit}`, money: "cost of the models, dollars" }[by];
+    const across = { step: "step", time: `working time, ${unit}`, money: "cost of models, dollars" }[by];
     const lines = data.baselines.map((b) => ({ name: b.label, value: b.comparable_ms, colour: look.soft }));
     if (data.floor_ms) lines.push({ name: "floor", value: data.floor_ms, colour: look.accent });
     const values = points.filter((p) => p.ms).map((p) => p.ms).concat(lines.map((line) => line.value));
@@ -177,7 +177,7 @@ const KernelProCharts = (() => {
         splitLine: { show: false },
       },
       yAxis: {
-        ...axis(look, "milliseconds a call, log", 46),
+        ...axis(look, "ms per call (log scale)", 46),
         type: "log",
         min: low,
         max: high,
@@ -387,14 +387,14 @@ const KernelProCharts = (() => {
             : "",
       },
       xAxis: {
-        ...axis(look, "operations per byte that must move, log", 28),
+        ...axis(look, "operations per byte (log scale)", 28),
         type: "log",
         min: left,
         max: right,
         axisLabel: { color: look.soft, hideOverlap: true, alignMinLabel: "left", alignMaxLabel: "right" },  // clear of the other axis's
       },
       yAxis: {
-        ...axis(look, "FLOP/s, log", 46),
+        ...axis(look, "FLOP/s (log scale)", 46),
         type: "log",
         min: low,
         max: high,
@@ -412,7 +412,7 @@ const KernelProCharts = (() => {
           ...named.map(said),
         ]),
         {
-          name: "the way",
+          name: "path to the winner",
           type: "line",
           data: roof.stops.map((stop) => [roof.intensity, stop.flops_per_second]),
           showSymbol: false,
