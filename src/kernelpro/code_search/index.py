@@ -1,12 +1,13 @@
 """The index of a source tree: one SQLite file with full-text search, in the user's cache.
 
-1. The file name contains hashes of the tree's path and of its listing: a changed tree gets a new file.
-2. The index is built in a temporary file and renamed atomically. Two concurrent builders duplicate work
-   without harm.
-3. A damaged file is rebuilt, when it is opened or when a query fails on it.
-4. If the cache is not writable, the index lives in memory, and a note says so.
+1. The file name contains hashes of the tree's path and of its listing, so that a changed tree gets a new
+   file.
+2. The index is built in a temporary file, which is then renamed atomically. Two concurrent builders do the
+   work twice, without harm.
+3. A damaged file is rebuilt when it is opened or when a query fails.
+4. If the cache is not writable, the index is kept in memory, and a note says so.
 
-Building an index deletes older ones of the same tree, and others that were unused for 30 days.
+Building an index deletes older indexes of the same tree, and all that have not been used for 30 days.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from kernelpro.code_search.trees import Listing, NotFound, SourceTree
 from kernelpro.records import BadInput, folders
 
 SCHEMA = 1
-"""Increase it when tables, tokens or chunks change: older files are then rebuilt."""
+"""Increase this number when tables, tokens or chunks change, so that older files are rebuilt."""
 MAX_REPEATS = 3
-"""How often one word of a chunk is indexed: bm25 saturates there, and unrolled assembly repeats words."""
+"""How often one word of a chunk is indexed at most: bm25 saturates, and unrolled assembly repeats words."""
 _MAX_AGE_SECONDS = 30 * 86400
 _ABANDONED_SECONDS = 3600
 _Answer = TypeVar("_Answer")
@@ -52,14 +53,14 @@ _TABLES = """
 
 @dataclass
 class TreeIndex:
-    """An open index. `note` tells the reader why it is slower than usual; usually empty."""
+    """An open index. `note` tells the reader why it is slower than usual; it is usually empty."""
 
     db: sqlite3.Connection
     note: str = ""
 
 
 def query(tree: SourceTree, listing: Listing, function: Callable[[TreeIndex], _Answer]) -> _Answer:
-    """Call `function` with the tree's index. Builds the index if it is missing, old or damaged."""
+    """Call `function` with the tree's index. Builds the index if it is missing, outdated or damaged."""
     path = _index_path(tree, listing)
     for last in (False, True):
         index = _open(path) or _build(path, tree, listing)
@@ -79,7 +80,7 @@ def query(tree: SourceTree, listing: Listing, function: Callable[[TreeIndex], _A
 
 
 def is_built(tree: SourceTree, listing: Listing) -> bool:
-    """Whether the index exists, so that a query need not wait for it."""
+    """Whether the index exists. If not, the next query waits until it is built."""
     return _index_path(tree, listing).is_file()
 
 
@@ -140,7 +141,7 @@ def _build(place: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
 
 @functools.lru_cache(maxsize=2)
 def _in_memory(tree: SourceTree, fingerprint: str, why: str) -> TreeIndex:
-    """Build an index in memory. The last two are cached: building takes seconds, each has about 50 MB."""
+    """Build an index in memory. The last two are cached. Each takes seconds to build, and about 50 MB."""
     db = sqlite3.connect(":memory:", check_same_thread=False)
     _fill(db, tree, tree.listing())
     return TreeIndex(db, f"note: {why}; the index is in memory, for this process only")
@@ -156,7 +157,7 @@ def _fill(db: sqlite3.Connection, tree: SourceTree, listing: Listing) -> None:
         try:
             text = tree.text(path)
         except NotFound:
-            continue  # deleted since the listing: the next call sees a new listing and rebuilds
+            continue  # it was deleted after the listing; the next query gets a new listing and rebuilds
         lines = text.removesuffix("\n").split("\n")
         found = definitions(path, text)
         rows = (
