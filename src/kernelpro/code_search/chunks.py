@@ -59,15 +59,15 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
             continue
         opening = [d for d in opening if d.end > start]
         outer = list(opening)
-        began = []
+        starting = []
         while at < len(found) and found[at].start <= end:
-            began.append(found[at])
+            starting.append(found[at])
             at += 1
-        larger = [d for d in began if d.kind not in _MINOR_KINDS]
+        larger = [d for d in starting if d.kind not in _MINOR_KINDS]
         opening += larger
-        main = min(larger or began, key=lambda d: d.depth, default=None)
+        main = min(larger or starting, key=lambda d: d.depth, default=None)
         about = outer[-1] if outer and (main is None or main.depth > outer[-1].depth) else main
-        names = dict.fromkeys(d.title for d in [*outer, *began])
+        names = dict.fromkeys(d.title for d in [*outer, *starting])
         yield Chunk(
             start + 1, end, about.kind if about else "text", about.qualified if about else "", tuple(names)
         )

@@ -100,16 +100,16 @@ def _prefix(tree: SourceTree) -> str:
     return hashlib.sha256(os.fsencode(tree.root)).hexdigest()[:16] + "-"
 
 
-def _open(place: Path) -> TreeIndex | None:
+def _open(path: Path) -> TreeIndex | None:
     """Open the index; None if it is missing or incomplete."""
-    if not place.is_file():
+    if not path.is_file():
         return None
     try:
         # No process writes to a finished index: `immutable` avoids locks and works on a read-only disk.
-        db = sqlite3.connect(f"{place.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
         if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
             with contextlib.suppress(OSError):
-                os.utime(place)
+                os.utime(path)
             return TreeIndex(db)
         db.close()
     except sqlite3.DatabaseError:
@@ -117,26 +117,26 @@ def _open(place: Path) -> TreeIndex | None:
     return None
 
 
-def _build(place: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
+def _build(path: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".building-")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".building-")
         os.close(handle)
     except OSError as error:
-        return _in_memory(tree, listing.fingerprint, f"{place.parent} cannot be written ({error.strerror})")
+        return _in_memory(tree, listing.fingerprint, f"{path.parent} cannot be written ({error.strerror})")
     try:
         with contextlib.closing(sqlite3.connect(temporary)) as db:
             _fill(db, tree, listing)
-        os.replace(temporary, place)
+        os.replace(temporary, path)
     except (sqlite3.OperationalError, OSError) as error:
         return _in_memory(
-            tree, listing.fingerprint, f"the index could not be stored in {place.parent} ({error})"
+            tree, listing.fingerprint, f"the index could not be stored in {path.parent} ({error})"
         )
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-    _prune(tree, place)
-    return _open(place) or _in_memory(tree, listing.fingerprint, f"{place} vanished")
+    _prune(tree, path)
+    return _open(path) or _in_memory(tree, listing.fingerprint, f"{path} vanished")
 
 
 @functools.lru_cache(maxsize=2)
@@ -189,11 +189,11 @@ def _tokens(memo: TokenCache, text: str) -> str:
     )
 
 
-def _prune(tree: SourceTree, place: Path) -> None:
+def _prune(tree: SourceTree, path: Path) -> None:
     now = time.time()
-    for other in place.parent.iterdir():
+    for other in path.parent.iterdir():
         with contextlib.suppress(OSError):
             age = now - other.stat().st_mtime
             old = other.name.startswith(_prefix(tree)) or age > _MAX_AGE_SECONDS
-            if other != place and (old or (other.name.startswith(".building-") and age > _ABANDONED_SECONDS)):
+            if other != path and (old or (other.name.startswith(".building-") and age > _ABANDONED_SECONDS)):
                 other.unlink()

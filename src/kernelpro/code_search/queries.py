@@ -49,27 +49,27 @@ def grep(
 
 def outline(tree: SourceTree, path: str) -> SearchAnswer:
     """List the definitions of a file."""
-    note, (known, found) = _query_index(
+    note, (file, found) = _query_index(
         tree, lambda index, listing: (listing.find(path), symbols.outline(index, listing.find(path)))
     )
     return SearchAnswer(
-        note + formatting.format_outline(known, found, len(tree.lines(known))),
-        [asdict(place) for place in found],
+        note + formatting.format_outline(file, found, len(tree.lines(file))),
+        [asdict(location) for location in found],
     )
 
 
 def read(tree: SourceTree, path: str, start: int, end: int) -> SearchAnswer:
     """Read the lines `start` to `end`; `end=0` reads 100 lines."""
-    known = tree.listing().find(path)
-    lines = tree.lines(known)
+    file = tree.listing().find(path)
+    lines = tree.lines(file)
     end = end or start + _DEFAULT_LINES - 1
     if start < 1 or end < start:
         raise BadInput(f"lines {start}-{end}: start must be at least 1, and end not before it")
     if start > max(len(lines), 1):
-        raise BadInput(f"{known}: start={start} is beyond its {len(lines)} lines")
+        raise BadInput(f"{file}: start={start} is beyond its {len(lines)} lines")
     shown = lines[start - 1 : min(end, start + formatting.MAX_READ_LINES - 1)]
-    rows = _line_rows([(known, number, text) for number, text in enumerate(shown, start)])
-    return SearchAnswer(formatting.format_reading(known, lines, start, end), rows)
+    rows = _line_rows([(file, number, text) for number, text in enumerate(shown, start)])
+    return SearchAnswer(formatting.format_reading(file, lines, start, end), rows)
 
 
 def definition(tree: SourceTree, symbol: str, limit: int) -> SearchAnswer:
@@ -77,7 +77,8 @@ def definition(tree: SourceTree, symbol: str, limit: int) -> SearchAnswer:
     limit = _check_limit(limit)
     note, found = _query_index(tree, lambda index, _: symbols.find_definitions(index, symbol))
     return SearchAnswer(
-        note + formatting.format_definitions(tree, found, limit), [asdict(place) for place in found[:limit]]
+        note + formatting.format_definitions(tree, found, limit),
+        [asdict(location) for location in found[:limit]],
     )
 
 

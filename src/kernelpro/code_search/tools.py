@@ -100,12 +100,17 @@ def uses(symbol: str, tree: str = "cutlass", limit: int = 20) -> str:
 
 def _schema(*required: str, **properties: tuple[str, str]) -> dict[str, Any]:
     properties["tree"] = ("string", "Name of the tree; default cutlass.")
-    made: dict[str, dict[str, Any]] = {
+    schemas: dict[str, dict[str, Any]] = {
         name: {"type": kind, "description": text} for name, (kind, text) in properties.items()
     }
-    if "limit" in made:
-        made["limit"] |= {"minimum": 1, "maximum": MAX_LIMIT}
-    return {"type": "object", "properties": made, "required": list(required), "additionalProperties": False}
+    if "limit" in schemas:
+        schemas["limit"] |= {"minimum": 1, "maximum": MAX_LIMIT}
+    return {
+        "type": "object",
+        "properties": schemas,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 _LIMIT = ("integer", "How many results.")

@@ -255,7 +255,7 @@ class JobRunner:
         assert job.task
         judges = self._warm_judges(job)
         if job.options.energy and len(judges) > 1:
-            raise BadInput("energy is measured for one shape: judge this task without energy, or one shape")
+            raise BadInput("energy is measured for one shape only: judge without energy, or a single shape")
 
         def judge(number: int) -> Verdict:
             return judges[number].judge(candidate, job.judged_code if number == 0 else ())
@@ -333,7 +333,7 @@ class JobRunner:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def reporter(self, job: Job) -> Callable[[str], None]:
-        """A callback that reports each new stage, and an unchanged one every few seconds as a heartbeat."""
+        """A callback that reports each new stage, and repeats it every few seconds as a heartbeat."""
         last, last_time = "", 0.0
 
         def report(stage: str) -> None:

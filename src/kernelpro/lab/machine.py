@@ -112,8 +112,8 @@ def clock_mhz(facts: Mapping[str, str], root: Path = Path("/sys/devices/system/c
     try:
         return int((root / "cpufreq/cpuinfo_max_freq").read_text()) // 1000
     except (OSError, ValueError):
-        told = facts.get("cpu mhz", "")
-        return round(float(told)) if told else None
+        current = facts.get("cpu mhz", "")
+        return round(float(current)) if current else None
 
 
 def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:

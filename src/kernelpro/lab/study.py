@@ -72,8 +72,8 @@ def _seeds(
         except NoSeed as reason:
             errors[_writer_name(variant)] = str(reason)
     if uncaptured := [name for name in baselines if name in MODES and not sources.get(name)]:
-        written, refused = _capture_in_child(bench, uncaptured)
-        sources, errors = sources | written, errors | refused
+        captured_now, failures = _capture_in_child(bench, uncaptured)
+        sources, errors = sources | captured_now, errors | failures
     seeds = tuple(
         BaselineSeed(name, _writer_name(name), sources[name]) for name in baselines if sources.get(name)
     )

@@ -212,9 +212,9 @@ class _Conversation:
             for call in response.tool_calls
         ]
         text, thinking = response.text or "", response.thinking or ""
-        written = len(text) + len(thinking) + len(json.dumps(calls))
+        output_characters = len(text) + len(thinking) + len(json.dumps(calls))
         if not usage.has_values() or usage.unmeasured_requests:
-            tokens = Tokens(expected, estimate_tokens(written))
+            tokens = Tokens(expected, estimate_tokens(output_characters))
             provider.note_once(exchange, "the server does not report token usage: token counts are estimates")
         dollars = provider.pricing.response_cost(response, tokens)
         if dollars is None:
@@ -243,7 +243,7 @@ class _Conversation:
         )
         if response.parts:  # providers reject conversations with an empty turn
             self.history.append(response)
-        self.characters += written
+        self.characters += output_characters
 
     # --- tools -----------------------------------------------------------------------------------------
 

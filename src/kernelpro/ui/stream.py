@@ -31,17 +31,17 @@ async def stream(
     try:
         store = await loop.run_in_executor(reader, RunStore, folder)
         feed = RunFeed(store, cursor)
-        beside: dict[str, Any] = {}
+        last_process: dict[str, Any] = {}
         silent = _HEARTBEAT
         yield "retry: 1000\n\n"
         while not is_closed():
             if not store.folder.is_dir():
                 raise BadInput(f"run {store.id} was deleted")
             batch = await loop.run_in_executor(reader, feed.next)
-            now_beside = extra()
-            if batch is not None or now_beside != beside:
-                beside, silent = now_beside, 0.0
-                data = json.dumps((batch or {}) | {"process": beside}, separators=(",", ":"))
+            process = extra()
+            if batch is not None or process != last_process:
+                last_process, silent = process, 0.0
+                data = json.dumps((batch or {}) | {"process": last_process}, separators=(",", ":"))
                 yield f"id: {feed.cursor}\nevent: batch\ndata: {data}\n\n"
                 if batch is not None and not batch["complete"]:
                     continue

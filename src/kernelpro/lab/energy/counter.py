@@ -36,7 +36,7 @@ class EnergyCounter(Protocol):
     name: str
 
     def joules(self) -> float:
-        """Return the energy since an arbitrary time in the past."""
+        """Return the energy in joules since an arbitrary but fixed time."""
 
     def state(self) -> DeviceState:
         """Return clocks, temperature and throttling, with the keys of gpu.Sensors.read; empty if unknown."""

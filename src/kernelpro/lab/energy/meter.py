@@ -74,7 +74,7 @@ class EnergyMeter:
     ) -> Energy:
         """Measure the candidate that is loaded in `participant`. `check` verifies its outputs."""
         if self._bench.plan.layout.takes_turns:
-            return Energy(unavailable="the device's memory is too small for candidate and baseline together")
+            return Energy(unavailable="candidate and baseline together do not fit into the device's memory")
         try:
             counter = find_counter(self._bench.target)
             participant.process.freeze()

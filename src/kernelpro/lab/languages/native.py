@@ -226,12 +226,12 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
         values = [a.data_ptr() if isinstance(a, tensor) else a for a in arguments]
         for slot in slots:
             values.insert(slot, stream() if stream else 0)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             code = function(*values)
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
-        NATIVE_CALLS.seconds += time.perf_counter() - begun
+        NATIVE_CALLS.seconds += time.perf_counter() - started
         NATIVE_CALLS.calls += 1
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")

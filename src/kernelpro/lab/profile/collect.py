@@ -264,7 +264,7 @@ class Collector:
         )
         return replace(profile, cpu=cpu)
 
-    # --- external profilers, in a process of their own -----------------------------------------------
+    # --- external profilers, in a separate process ---------------------------------------------------
 
     def _add_counters(self, profile: Profile, request: ProfileRequest) -> Profile:
         """Return the profile with ncu's counters, and the references."""

@@ -152,8 +152,8 @@ class CuptiTracer(cupti.KernelTimeRecorder):
         if (domain, number) not in self._names:
             text = ctypes.c_char_p()
             self._cupti.cuptiGetCallbackName(domain, ctypes.c_uint32(number), ctypes.byref(text))
-            known = text.value.decode() if text.value else f"{'cu' if domain == 1 else 'cuda'}Api{number}"
-            self._names[domain, number] = api_name(known)
+            name = text.value.decode() if text.value else f"{'cu' if domain == 1 else 'cuda'}Api{number}"
+            self._names[domain, number] = api_name(name)
         return self._names[domain, number]
 
     def now(self) -> int:

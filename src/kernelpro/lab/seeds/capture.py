@@ -63,16 +63,16 @@ def capture(reference: Reference, variant: str) -> CapturedGraph:
     form, leaves = reference.inputs(0)
     values = tree.unflatten(form, leaves)
     model = reference.model()
-    with recording_graph_calls() as seen, torch.no_grad():
+    with recording_graph_calls() as graph_calls, torch.no_grad():
         try:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
         except Exception as error:  # the compiler may raise anything
             raise NoSeed(_first_line(error)) from None
-    return capture_from_calls(reference, model, values, result, seen)
+    return capture_from_calls(reference, model, values, result, graph_calls)
 
 
 def capture_from_calls(
-    reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[GraphCall]
+    reference: Reference, model: nn.Module, values: list[Any], result: Any, graph_calls: list[GraphCall]
 ) -> CapturedGraph:
     """Map the arguments and results of the recorded graph to the model. Raises NoSeed.
 
@@ -81,18 +81,18 @@ def capture_from_calls(
     """
     if reference.task.form == "module":
         try:
-            return _describe(model, values, result, seen, by_name=True)
+            return _describe(model, values, result, graph_calls, by_name=True)
         except NoSeed:
             if not reference.can_rebuild_from_init_inputs():
                 raise
-    return _describe(model, values, result, seen, by_name=False)
+    return _describe(model, values, result, graph_calls, by_name=False)
 
 
 def _describe(
     model: nn.Module, values: list[Any], result: Any, calls: list[GraphCall], by_name: bool
 ) -> CapturedGraph:
     if len(calls) != 1:
-        raise NoSeed(f"the compiler made {len(calls)} graphs of the model instead of one")
+        raise NoSeed(f"the compiler split the model into {len(calls)} graphs instead of one")
     (call,) = calls
     parameters = _parameters(model, len(values))
     named = _named_tensors(model, by_name)
@@ -255,5 +255,5 @@ def _result(value: Any, known: dict[_TensorKey, str]) -> str:
 
 def _constant(name: str, value: Any) -> str:
     if not isinstance(value, torch.Tensor) or value.numel() > _MAX_CONSTANT_ELEMENTS:
-        raise NoSeed(f"the compiler's code holds a constant that is too large ({name})")
+        raise NoSeed(f"the compiler's code contains a constant that is too large ({name})")
     return f"torch.tensor({value.tolist()}, dtype={value.dtype}, device={value.device.type!r})"

@@ -51,12 +51,12 @@ def seed_from_first_call(reference: Reference, variant: str, compiled: Any, valu
     from torch._dynamo.utils import counters
 
     before = _trace_counts(counters)
-    with recording_graph_calls() as seen:
+    with recording_graph_calls() as graph_calls:
         result = compiled(*values)
     try:
         if _trace_counts(counters) != (before[0] + 1, before[1]):
             return ""
-        captured = capture_from_calls(reference, compiled._orig_mod, values, result, seen)
+        captured = capture_from_calls(reference, compiled._orig_mod, values, result, graph_calls)
         return compose_candidate(captured, reference.task, variant, reference.device)
     except Exception:  # the baseline is valid without a seed; `study` reports the reason
         return ""
@@ -110,8 +110,8 @@ def reference_seed(reference: Reference) -> str:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.can_rebuild_from_init_inputs():
         raise NoSeed(
-            "the class, constructed with `init_inputs`, has other weights: pass the constructor's arguments"
-            " as init_inputs"
+            "the class, constructed with `init_inputs`, has weights of other names or shapes: pass the"
+            " constructor's arguments as init_inputs"
         )
     first, text = _reference_text(task)
     return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"

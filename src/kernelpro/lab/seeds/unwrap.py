@@ -86,7 +86,7 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
         return None
     kind = function.removeprefix("async_compile.")
     if kind not in ("triton", "cpp_pybinding"):
-        raise NoSeed(f"the compiler made a kernel of an unsupported kind ({kind})")
+        raise NoSeed(f"the compiler generated a kernel of an unsupported kind ({kind})")
     texts = [
         a.value for a in statement.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
     ]

@@ -73,7 +73,7 @@ def find_resizing(
 
 
 def _choices(leaves: list[torch.Tensor]) -> Iterator[Resizing]:
-    """All inputs that share the first one's batch size; then the first alone."""
+    """First resize all inputs with the same batch size as the first input; then the first input alone."""
     first = next((leaf for leaf in leaves if leaf.dim() and leaf.shape[0]), None)
     if first is None:
         return

@@ -165,8 +165,8 @@ def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
         fill_value = flat[0].item()
     if fill_value is None:
         raise BadInput(
-            f"task {task}: {target} is a constant tensor but no parameter or persistent buffer: use "
-            "register_buffer"
+            f"task {task}: {target} is a constant tensor but neither a parameter nor a persistent buffer: "
+            "use register_buffer"
         )
     return Node(
         name,

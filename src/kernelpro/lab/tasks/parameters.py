@@ -124,7 +124,7 @@ def replace_constants(model: nn.Module, seed: int) -> None:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """What identifies one tensor of a state."""
+    """The identifying properties of one tensor of a state."""
 
     shape: tuple[int, ...]
     required: bool

@@ -179,8 +179,8 @@ class Reference:
     def model(self, dtype: torch.dtype | None = None, device: str = "") -> nn.Module:
         """A fresh copy on the task's device or another; with `dtype`, all floating-point tensors are
         converted."""
-        again = self.task.form == "kernelbench" and _has_closures(self._model)
-        return self._to_device(self._build() if again else copy.deepcopy(self._model), dtype, device)
+        rebuilds = self.task.form == "kernelbench" and _has_closures(self._model)
+        return self._to_device(self._build() if rebuilds else copy.deepcopy(self._model), dtype, device)
 
     def _to_device(self, model: nn.Module, dtype: torch.dtype | None, device: str = "") -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
