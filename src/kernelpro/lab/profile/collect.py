@@ -309,7 +309,7 @@ class Collector:
             else:
                 why = "it did not run under ncu, or has no kernel"
                 if cut:
-                    why = f"{cut}, and earlier kernels used them up"
+                    why = f"{cut}, and earlier kernels have used up all of them"
                 self._skipped.append(Skipped(f"compare {name}", why))
         if profile.timeline is None and counters:
             profile = self._with_ncu_times(profile, counters)
