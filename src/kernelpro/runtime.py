@@ -16,9 +16,9 @@
             lib.twice(x, y, x.numel())      # tensors become pointers; the current stream is added
             return y
 
-`cuda`, `cute` (with the CUTLASS/CuTe headers) and `cpp` (for the CPU) take the same form. Functions are
-found by their `extern "C"` signature. Building starts at the call, is cached by content, and needs no
-header of torch; a launcher that returns a non-zero int raises.
+`cuda`, `cute` (with the CUTLASS/CuTe headers) and `cpp` (for the CPU) work the same way. The library has one
+attribute for each `extern "C"` function. The call builds the library, or reuses one that was built from the
+same source; it needs no headers of torch. A launcher that returns a non-zero int raises `LaunchError`.
 """
 
 from kernelpro.lab.languages.cpp import cpp

@@ -1,4 +1,4 @@
-"""Tasks from what a user has: a KernelBench file, a class by its name, a live module, or a function."""
+"""Create tasks from a KernelBench file, the name of a class, a live module, or a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelpro.records import BadInput, Mode, Precision, Shape, Task
 from kernelpro.records.shapes import check_weight, make_shape, parse_shape
 
 Inputs = Sequence[Any] | Mapping[str, Any]
-"""Positional arguments of a call, or keyword arguments; a list of several such tuples or dicts: one for each
+"""The positional or keyword arguments of a call, or a list of several such tuples or dicts, one for each
 shape."""
 
 
@@ -31,14 +31,14 @@ def load_task(
 ) -> Task:
     """A task from a KernelBench file, `package.module:Class`, `file.py:Class`, an `nn.Module` or a function.
 
-    For modules and functions `inputs` are examples: every judged call gets new values with the same shapes
-    and the same distribution. They are positional arguments, or keyword arguments as a dict. A list of
-    several tuples or dicts, `[(x1,), (x2,)]`, gives several shapes; `weights` says how often each occurs. For
-    a KernelBench file such a list has dicts of constants, see records/shapes.py.
+    For modules and functions, `inputs` are examples: every judged call gets new values with the same shapes
+    and the same distribution. Give positional arguments, or keyword arguments as a dict. A list of several
+    tuples or dicts, `[(x1,), (x2,)]`, gives several shapes; `weights` says how often each occurs. For a
+    KernelBench file, such a list has dicts of constants (see records/shapes.py).
 
-    A module keeps its own mode and parameters unless `mode` is given; a KernelBench file runs in train mode,
-    as KernelBench runs it. `init_inputs` are the constructor arguments of `ModelNew`; by default those of the
-    module, as far as its attributes and parameters show them.
+    A module keeps its parameters, and its mode unless `mode` is given; a KernelBench file runs in train mode,
+    as KernelBench runs it. `init_inputs` are the constructor arguments of `ModelNew`; by default they are
+    inferred from the module's attributes and parameters.
     """
     if isinstance(reference, Task):
         return reference
@@ -88,7 +88,7 @@ def load_task(
 
 
 def _input_sets(inputs: Inputs) -> list[Any]:
-    """The inputs of each shape: several if they are a list of several tuples or dicts."""
+    """The inputs of each shape: several shapes if `inputs` is a list of several tuples or dicts."""
     is_several = isinstance(inputs, list) and len(inputs) > 1
     if is_several and all(isinstance(item, (tuple, Mapping)) for item in inputs):
         return list(inputs)
@@ -102,7 +102,7 @@ def _checked_weights(weights: Sequence[float], count: int) -> list[float]:
 
 
 def _with_constants(task: Task, input_sets: list[Any], weights: Sequence[float]) -> Task:
-    """A KernelBench task with several shapes, by their constants."""
+    """A KernelBench task with several shapes, each given by its constants."""
     if not all(isinstance(item, Mapping) for item in input_sets):
         raise BadInput(
             "inputs: a KernelBench file makes its own; for several shapes give dicts of its constants, "
@@ -138,8 +138,8 @@ def _check_file(task: Task, path: str | Path) -> Task:
 
 
 def find_reference(reference: Any, inputs: Any, init_inputs: Any) -> tuple[Any, Any, Any]:
-    """The module or function that `package.module:Class` or `file.py:Class` names, with its inputs; anything
-    else as it is."""
+    """The module or function that `package.module:Class` or `file.py:Class` names, with its inputs. Any other
+    reference is returned unchanged."""
     if isinstance(reference, (str, Path)):
         name, _, attribute = str(reference).rpartition(":")
         if name and attribute.isidentifier() and not Path(reference).exists():
@@ -150,7 +150,7 @@ def find_reference(reference: Any, inputs: Any, init_inputs: Any) -> tuple[Any, 
 def _by_name(name: str, attribute: str) -> tuple[Any, Sequence[Any], Sequence[Any]]:
     """A module instance (or function), its example inputs and its constructor arguments.
 
-    Weights and examples are drawn with a fixed seed, so the same name is the same task every time.
+    Weights and examples are drawn with a fixed seed, so that the same name is the same task every time.
     """
     import torch
 
@@ -208,7 +208,7 @@ def _import(name: str, spec: str) -> ModuleType:
 
 
 def _call(function: Any, what: str, hint: str = "") -> Any:
-    """Call code of the user; whatever it raises becomes one line."""
+    """Call user code; an exception becomes BadInput with a one-line message."""
     try:
         return function()
     except Exception as error:

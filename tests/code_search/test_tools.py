@@ -117,7 +117,7 @@ def test_wrong_arguments_are_worded(tree: SourceTree) -> None:
     assert search("x" * 401, "small").startswith("error: query: 401 characters")
     assert search(query="x", colour="red").startswith("error: got an unexpected")  # type: ignore[call-arg]
     assert read("guide.md", 9, 5, "small").startswith("error: lines 9-5")
-    assert read("guide.md", 99, tree="small").startswith("error: guide.md: has 11 lines")
+    assert read("guide.md", 99, tree="small").endswith("guide.md: start=99 is beyond its 11 lines")
     assert definition("a b", "small").startswith("error: 'a b': use one name")
     assert (
         uses("load_tyle", "small")

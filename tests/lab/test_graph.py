@@ -70,7 +70,7 @@ def test_several_outputs_and_infinity_survive() -> None:
         ("return x[0] * 2 if x[0].sum() > 0 else x[0]", "cannot be traced"),
         ("return x[0][x[0] > 0]", "depends on the values"),
         ("return {'a': x[0] + 1}", "tuple of tensors"),
-        ("return x[0] + self.shift", "no parameter or persistent buffer"),
+        ("return x[0] + self.shift", "neither a parameter nor a persistent buffer"),
     ],
 )
 def test_what_has_no_graph_is_said_in_one_line(

@@ -166,7 +166,7 @@ def test_a_slow_answer_hits_the_time_out_and_is_asked_for_again(spec: str) -> No
     with scene(spec, Silence(), Say(KERNEL), settings=replace(QUICK, timeout=0.3)) as (server, asked):
         reply = ask(asked)
     assert reply.value == SOURCE and len(server.requests) == 2
-    assert "no answer within the time-out" in reply.messages[2]["text"]
+    assert "no answer within the timeout" in reply.messages[2]["text"]
 
 
 def test_patience_ends() -> None:

@@ -211,7 +211,7 @@ def test_a_question_is_answered_in_the_page(page: Page, server: PageServer, tmp_
         answer = f"plan: one pass\nhypothesis: memory\n\n```python\n{kernel(0.4)}```\n"
         page.fill("#dialog-answer textarea", answer)
         page.click("#answer-check")
-        page.until_text("#dialog-answer .fault", "The form is right")
+        page.until_text("#dialog-answer .fault", "The format is valid")
         page.click("#dialog-answer [data-send]")
         given = stored(store, AnswerGiven)
         assert isinstance(given, AnswerGiven) and store.source(given.text) == answer

@@ -1,9 +1,10 @@
-"""The Python API: judge, profile or optimize a task; put the winner into a model; export it. A task is a
-KernelBench file, a class by name, a module with example inputs, or a function.
+"""The Python API: judge, profile or optimize a task, put the winner into a model, export it.
 
-    judging.py      judge, profile
-    optimization.py optimize
-    result.py       OptimizationResult, patch, export
+A task is a KernelBench file, a class by name, a module with example inputs, or a function.
+
+    judging.py       judge, profile
+    optimization.py  optimize
+    result.py        OptimizationResult, patch, export
 """
 
 from kernelpro.api.judging import ProfileResult, in_python, judge, profile

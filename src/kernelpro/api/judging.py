@@ -1,4 +1,4 @@
-"""Judge and profile candidates."""
+"""Judges and profiles candidates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
 
 
 def in_python(message: str) -> str:
-    """A message of KernelPro with the parameters of Python instead of command-line options."""
+    """A message with the Python parameters that correspond to its command-line options."""
 
     def keyword(match: re.Match[str]) -> str:
         name, value = match[1], match[2] or ""
@@ -61,7 +61,7 @@ def _keyword(option: str, value: str) -> str:
 
 @contextmanager
 def errors_in_python() -> Iterator[None]:
-    """Messages of BadInput in words of Python."""
+    """Raise BadInput with messages that name Python parameters, see `in_python`."""
     try:
         yield
     except BadInput as error:
@@ -84,12 +84,11 @@ def judge(
     baselines: str | Sequence[str] = (),
     options: Options | None = None,
 ) -> list[Verdict]:
-    """Judge candidates (paths or Candidates) on this machine; returns a verdict for each.
+    """Judge candidates (paths or Candidates) on this machine. Returns a verdict for each.
 
     `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
-    `load_task`. `quick`
-    and `full` measure for a shorter or longer time. `baselines` are added to the default ones. `options` sets
-    everything else about judging.
+    `load_task`. `quick` and `full` measure for a shorter or longer time. `baselines` are added to the default
+    ones. `options` sets everything else about judging.
     """
     from kernelpro.pools import local
 
@@ -112,13 +111,13 @@ def judge(
 
 
 def check_target(target: str | None) -> None:
-    """Raises BadInput for a target that does not exist."""
+    """Raise BadInput for an unknown target."""
     if target not in (None, *get_args(Target)):
         raise BadInput(f"target {target!r}: use {' or '.join(map(repr, get_args(Target)))}")
 
 
 def add_baselines(options: Options, baselines: str | Sequence[str]) -> Options:
-    """The options with more baselines; raises BadInput for one that does not exist."""
+    """The options with additional baselines. Raises BadInput for an unknown baseline."""
     baselines = [baselines] if isinstance(baselines, str) else baselines
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise BadInput(f"baseline {unknown[0]}: not one of {', '.join(BASELINES)}")
@@ -127,11 +126,11 @@ def add_baselines(options: Options, baselines: str | Sequence[str]) -> Options:
 
 
 Stops = list[Callable[[], object]]
-"""Functions that stop a run from another thread."""
+"""Functions that stop the work from another thread."""
 
 
 def beside_any_loop(work: Callable[..., T], *arguments: Any) -> T:
-    """Run `work` in its own thread if an event loop is running here, as in a notebook. Ctrl-C stops it."""
+    """Call `work`; if an event loop is running here, as in a notebook, in another thread. Ctrl-C stops it."""
     stops: Stops = []
     try:
         asyncio.get_running_loop()
@@ -148,7 +147,7 @@ def beside_any_loop(work: Callable[..., T], *arguments: Any) -> T:
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """The profile of a candidate and its diagnosis; printed, the findings with cause, remedy and gain."""
+    """The profile of a candidate and its diagnosis. Printed, it lists the findings and what to do."""
 
     profile: Profile
     diagnosis: Diagnosis

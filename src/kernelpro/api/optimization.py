@@ -1,4 +1,4 @@
-"""Search for a faster kernel."""
+"""Searches for a faster kernel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kernelpro.report.notebook import LiveDisplay
 
 BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
-"""Candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations of 2."""
+"""Number of candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations with 2 candidates."""
 OnEvent = Callable[["RunEvent"], None]
 
 
@@ -88,25 +88,27 @@ def optimize(
     `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
     `load_task`.
 
-    `model` is the LLM that writes kernels, or `author` names an author without one (`playbook`, `files:DIR`);
-    by default KERNELPRO_MODEL, else a provider whose key is set, else the playbook. `roles` are settings of
-    design, plan, code and debug; `prices` are prices of models, such as `{"gpt-x": "1.25/10"}`.
+    `model` is the LLM that writes kernels. Alternatively, `author` names an author without an LLM
+    (`playbook`, `files:DIR`). The default is KERNELPRO_MODEL, else a provider whose key is set, else the
+    playbook. `roles` has settings for the roles design, plan, code and debug; `prices` has prices of models,
+    such as `{"gpt-x": "1.25/10"}`.
 
     `budget` is quick, normal or max (20, 75 or 300 candidates); `candidates` overrides it. `dollars` limits
-    the cost of the models (default 5 for a model with a price; 0: no limit), `tokens` their tokens, `wall`
-    and `device` the seconds.
+    the cost of the models (default 5 for a model with a price; 0 means no limit) and `tokens` their tokens.
+    `wall` and `device` limit the run's time and its device time, in seconds.
 
     `baselines` are added to the default ones. `compile_seed`: start from the code that torch.compile
-    generates. `race`: race the playbook's first designs in one process and judge only so many; 0: judge all.
-    `tune_points`: how many values of a candidate's tunables are tried. `finalists`: how many of the best
-    candidates are judged again at the end, at full length; 0: the search's own verdicts count. `policy` (such
-    as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name` are as on the command line;
-    a spool waits for its workers. `options` sets everything else about judging. `on_event` receives the
-    events of the run; by default the progress and the winner are shown: in a notebook as a table that is
-    updated, else as lines on stderr.
+    generates. `race`: race the playbook's first designs in one process, and judge only this many of them; 0
+    judges all. `tune_points`: how many points of a candidate's tunables are tried. `finalists`: how many of
+    the best candidates are judged again at the end, at full length; with 0, the verdicts of the search count.
 
-    The same call continues a run that was stopped and returns the result of a finished one at once. It can be
-    called in a notebook, where an event loop is running.
+    `policy` (such as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name` are as on the
+    command line; with a spool, the call waits for workers. `options` sets everything else about judging.
+    `on_event` is called with each event of the run. By default, the progress and the winner are shown: in a
+    notebook as a table that is updated, elsewhere as lines on stderr.
+
+    The same call continues a run that was stopped, and returns the result of a finished run at once. It also
+    works in a notebook, where an event loop is running.
     """
     from kernelpro.authors.choice import cap_dollars, choose_author
     from kernelpro.engine import session, store
@@ -168,7 +170,7 @@ def optimize(
 
 
 class _Printer:
-    """Shows the events of a run that a user wants to read: on stderr, or in the output of a cell."""
+    """Shows the events of a run that matter to a user, on stderr or in the output of a notebook cell."""
 
     def __init__(self, live: LiveDisplay | None = None):
         self.store: RunStore | None = None
@@ -233,7 +235,7 @@ def _search(
 
 
 def _write_report(store: RunStore) -> Path | None:
-    """The report, or None: a report that cannot be written does not change the outcome."""
+    """Write the report. Returns None if it cannot be written: the outcome of the run is still valid."""
     from kernelpro.report import write
 
     try:

@@ -25,23 +25,23 @@ class OptimizationResult:
     """How a run ended, and its winner."""
 
     run: Path
-    """The folder of the run; `kernelpro show NAME --runs-dir FOLDER` shows it."""
+    """The folder of the run. `kernelpro show NAME --runs-dir FOLDER` shows the run."""
     outcome: Outcome
     source: str | None
-    """The source of the winner, a file with `ModelNew`; None if no candidate passed."""
+    """The source of the winner, which defines `ModelNew`; None if no candidate passed."""
     author: str = ""
-    """Who wrote the winner."""
+    """The author of the winner."""
     report: Path | None = None
     """The HTML report; None if it could not be written."""
     reference: Any = field(default=None, compare=False)
     """The module or function that was optimized; None if it was a KernelBench file."""
 
     def module(self, module: Any = None, *, strict: bool = False) -> Any:
-        """The winner as a drop-in `nn.Module`: the reference with the kernel in front of it.
+        """The winner as a drop-in `nn.Module`.
 
         It shares parameters, buffers, attributes and hooks with `module`, by default the module that was
-        optimized. Calls that the kernel was not verified for run the reference, the first of them with a
-        warning; with `strict` they raise `kernelpro.FallbackError`. `stats` counts both.
+        optimized. Calls for which the kernel was verified run the kernel. Other calls run the reference, the
+        first of them with a warning; with `strict` they raise `kernelpro.FallbackError`. `stats` counts both.
         """
         from kernelpro.dropin.module import function_class, optimize_module
         from kernelpro.pools import winners
@@ -119,13 +119,13 @@ def patch(
     strict: bool = False,
     tolerance: float = 2e-2,
 ) -> Patch:
-    """Replace submodules of a model in place by optimized ones; `patch.undo()` restores them.
+    """Replace submodules of a model in place by optimized ones. `patch.undo()` restores them.
 
     `replacements` maps names of submodules to optimized modules, such as `{"layers.*.norm": fast}`; `*`
     stands for one part of a name. Each submodule keeps its own parameters, attributes and hooks. With
     `inputs`, the model is run before and after; if a relative error exceeds `tolerance`, the patch is undone
-    and BadInput raised. Without, each optimized module compares its first output with the reference's.
-    `strict`: raise `kernelpro.FallbackError` where a kernel cannot serve a call.
+    and BadInput is raised. Without `inputs`, each optimized module compares its first output with that of the
+    reference. `strict`: raise `kernelpro.FallbackError` if a kernel cannot serve a call.
     """
     from kernelpro.dropin.patching import PatchError, patch_model
 
@@ -146,7 +146,7 @@ def export(
     """Write a winner as one Python file that needs only torch and a compiler, as `kernelpro export` does.
 
     `result` is a result or the name of a run. `path` is the file, by default named after the run. `package`:
-    write an installable folder with pyproject.toml, test and README instead. Returns the path.
+    instead of a file, write an installable folder with pyproject.toml, a test and a README. Returns the path.
     """
     from kernelpro.engine import store as stores
     from kernelpro.engine.export import module_file_name, select_winner, write_export

@@ -1,16 +1,15 @@
-"""Code search over CUTLASS / CuTe and any other source tree the user registers.
+"""Code search over CUTLASS / CuTe and other source trees that the user registers.
 
 trees.py         source trees: location, files, path lookup
-scanner.py       definitions in a file; chunks.py: how a file is split
-tokenizer.py     identifiers in parts, stems, synonyms
+scanner.py       finds the definitions in a file; chunks.py splits the file
+tokenizer.py     splits identifiers into parts, stems them, replaces synonyms
 index.py         the SQLite full-text index of a tree, in the user's cache
-ranking.py       a query -> the best chunks; symbols.py: definitions, uses, outlines
-line_search.py   exact text and regular expressions; grep_process.py: runs them in a process that can be
-killed
-queries.py       the queries: rows and text (formatting.py)
+ranking.py       finds the best chunks for a query; symbols.py finds definitions, uses and outlines
+line_search.py   exact text and regular expressions, run by grep_process.py, a process that can be killed
+queries.py       the queries; formatting.py formats their results as text
 tools.py         the functions that agents call, with their JSON schemas
 
-Input: queries. Output: text with paths and line numbers. Standard library only.
+Input: queries. Output: text with paths and line numbers. Uses only the standard library.
 """
 
 from kernelpro.code_search.tools import TOOLS, SearchTool, definition, grep, outline, read, search, uses

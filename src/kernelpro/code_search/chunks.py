@@ -1,11 +1,10 @@
-"""Split a file into chunks of about 60 lines, at the start of definitions. The index stores chunks; a search
-returns them.
+"""Splits a file into chunks of about 60 lines. The index stores chunks, and a search returns them.
 
-1. Split at the first lines of definitions, including the comment above them.
-2. Split pieces beyond 60 lines at a blank line near line 50.
-3. Join neighbouring pieces while they fit into 60 lines.
-4. Leave out a licence at the top of a file: it is the same everywhere and would match every query about its
-   words.
+1. Leave out a licence at the top of the file. It is the same in all files and would match every query that
+   shares a word with it.
+2. Split the file before each definition and the comment above it.
+3. Split pieces of more than 60 lines at a blank line near line 50.
+4. Join neighbouring pieces as long as they fit into 60 lines.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from kernelpro.code_search.scanner import Definition
 
 MAX_CHUNK_LINES = 60
-"""About one screen: small enough to be about one thing, large enough to be read alone."""
+"""About one screen: small enough for one topic, large enough to be understood alone."""
 _SPLIT_FROM = 50
 _MIN_LINES = 8
 """Smaller pieces, such as closing braces, stay with the piece above them."""
@@ -30,8 +29,10 @@ _LICENCE = re.compile(r"copyright|licen[sc]e|redistribut", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Chunk:
-    """Lines start..end (from 1, inclusive). `symbol`: the definition that the chunk starts in or with;
-    `names`: all definitions in it."""
+    """Lines `start` to `end` of a file (from 1, inclusive).
+
+    `symbol`: the definition that the chunk starts with or lies in. `names`: all definitions in it.
+    """
 
     start: int
     end: int
@@ -52,28 +53,28 @@ def chunks(lines: Sequence[str], found: Sequence[Definition]) -> Iterator[Chunk]
     ]
     at = 0
     opening: list[Definition] = []
-    """Definitions that start before the end of the chunk and have not ended, outermost first."""
+    """Definitions that started before the end of the last chunk and have not ended, outermost first."""
     for start, end in _join(pieces):
         if not any(line.strip() for line in lines[start:end]):
             continue
         opening = [d for d in opening if d.end > start]
         outer = list(opening)
-        began = []
+        starting = []
         while at < len(found) and found[at].start <= end:
-            began.append(found[at])
+            starting.append(found[at])
             at += 1
-        larger = [d for d in began if d.kind not in _MINOR_KINDS]
+        larger = [d for d in starting if d.kind not in _MINOR_KINDS]
         opening += larger
-        main = min(larger or began, key=lambda d: d.depth, default=None)
+        main = min(larger or starting, key=lambda d: d.depth, default=None)
         about = outer[-1] if outer and (main is None or main.depth > outer[-1].depth) else main
-        names = dict.fromkeys(d.title for d in [*outer, *began])
+        names = dict.fromkeys(d.title for d in [*outer, *starting])
         yield Chunk(
             start + 1, end, about.kind if about else "text", about.qualified if about else "", tuple(names)
         )
 
 
 def _after_licence(lines: Sequence[str]) -> int:
-    """Return the row after a leading licence comment, or 0."""
+    """Return the row after a licence comment at the top; 0 if there is none."""
     row = 0
     while row < min(len(lines), _MAX_LICENCE_LINES) and (
         _COMMENT.match(lines[row]) or lines[row].strip() in ("", '"""')

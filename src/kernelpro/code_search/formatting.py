@@ -1,5 +1,4 @@
-"""Format results as text for an LLM or a person: `path:line: text`, what was omitted, how to narrow the
-query."""
+"""Formats results as text for an LLM or a person: `path:line: text`, omissions, how to narrow the query."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from kernelpro.code_search.trees import SourceTree
 
 MAX_LINE_CHARACTERS = 200
 MAX_READ_LINES = 400
-"""Lines of one `read`: about 6,000 tokens."""
+"""Maximum number of lines of one `read`: about 6,000 tokens."""
 MAX_OUTLINE_LINES = 300
 
 
@@ -26,15 +25,15 @@ def clip(text: str) -> str:
 def format_hits(query: str, found: SearchResult) -> str:
     """Format the hits of a search."""
     if not found.hits:
-        return f"nothing matches {query!r}: try other or fewer words; `grep` finds exact text"
+        return f"nothing matches {query!r}: try other words or fewer; `grep` finds exact text"
     lines = []
     for hit in found.hits:
         lines.append(clip(f"{hit.path}:{hit.start}-{hit.end}: {hit.kind} {hit.symbol}".rstrip()))
         lines += [f"    {number}: {clip(text.strip())}" for number, text in hit.lines]
     if found.omitted:
-        lines.append(f"({found.omitted} more in files that already show {MAX_HITS_PER_FILE})")
+        lines.append(f"({found.omitted} more in files with {MAX_HITS_PER_FILE} hits above)")
     if found.more:
-        lines.append(f"(the best {len(found.hits)}; more match: add words, or raise limit)")
+        lines.append(f"(these are the best {len(found.hits)}; more match: add words, or raise limit)")
     return "\n".join(lines)
 
 
@@ -57,13 +56,13 @@ def format_uses(symbol: str, found: tuple[list[tuple[str, int, str]], bool], lim
     """Format the uses of a symbol."""
     lines, complete = found
     if not lines:
-        return f"{symbol}: defined, and used nowhere else in the tree"
+        return f"{symbol}: defined in the tree, but not used elsewhere"
     return "\n".join(_format_lines(lines, limit, complete, "raise limit, or grep with a glob"))
 
 
 def limit_per_file(lines: Sequence[tuple[str, int, str]], limit: int) -> list[tuple[str, int, str]]:
-    """Return at most `limit` lines. If there are more, each file gets at most a fifth, so that no file hides
-    the others."""
+    """Return at most `limit` lines. If there are more, each file gets at most a fifth of them, so that no
+    file crowds out the others."""
     files = len({path for path, _, _ in lines})
     share = len(lines) if len(lines) <= limit or files == 1 else max(2, limit // 5)
     shown: Counter[str] = Counter()
@@ -111,7 +110,7 @@ def format_definitions(tree: SourceTree, found: Sequence[SymbolLocation], limit:
 
 
 def format_outline(path: str, found: Sequence[SymbolLocation], length: int) -> str:
-    """Format the definitions of a file, at most MAX_OUTLINE_LINES, outermost first."""
+    """Format the definitions of a file. If there are more than MAX_OUTLINE_LINES, the outermost are shown."""
     output = [f"{path}: {length} lines, {len(found)} definitions"]
     chosen = list(found)
     for kind in ("alias", "declaration", "macro"):
@@ -137,7 +136,7 @@ def format_outline(path: str, found: Sequence[SymbolLocation], length: int) -> s
 
 
 def _unqualified(location: SymbolLocation) -> str:
-    """Return the unqualified name of a nested definition: its outer one stands above it."""
+    """Return the unqualified name of a nested definition, because its outer definition is shown above it."""
     if not location.depth or location.kind == "section":
         return location.qualified
     outer, sign, _ = location.qualified.split("<")[0].rpartition(
@@ -147,7 +146,7 @@ def _unqualified(location: SymbolLocation) -> str:
 
 
 def format_reading(path: str, lines: Sequence[str], start: int, end: int) -> str:
-    """Format lines start..end with their numbers, at most MAX_READ_LINES."""
+    """Format the lines `start` to `end` with their numbers, at most MAX_READ_LINES."""
     last = min(end, len(lines), start + MAX_READ_LINES - 1)
     output = [f"{path}: lines {start}-{last} of {len(lines)}"]
     output += [f"{number}: {clip(text)}" for number, text in enumerate(lines[start - 1 : last], start)]

@@ -1,8 +1,8 @@
-"""Run a regular expression over files in a separate process that can be killed: a pattern can take forever.
+"""Runs a regular expression over files in a separate process, because a pattern can run forever.
 
-Started by its path, with the standard library alone. Input: one JSON object on stdin (root, files, glob,
-pattern, ignore_case, max_lines). Output: JSON lines, [path, line, text] for each match, then ["", number of
-files, 0] when all files were searched; or ["", -1, error].
+The process is started by the path of this file, and uses only the standard library. Input: one JSON object on
+stdin (root, files, glob, pattern, ignore_case, max_lines). Output: JSON lines: [path, line, text] for each
+match, then ["", number of files, 0] when all files were searched. For an invalid pattern: ["", -1, error].
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bisect import bisect_right
 MAX_FILE_BYTES = 8 << 20
 MAX_LINE_CHARACTERS = 400
 _MEMORY = 2 << 30
-"""Address space in bytes: many times a file and its matches."""
+"""Limit of the address space in bytes: many times the size of a file and its matches."""
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """Compile a glob: `*` within a folder, `**` across folders; without a slash it matches file names in any
-    folder."""
+    """Compile a glob. `*` matches within a folder, `**` across folders. Without a slash, it matches file
+    names in any folder."""
     rest = pattern if "/" in pattern else "**/" + pattern
     pattern_text = ""
     while rest:
@@ -35,7 +35,7 @@ def glob(pattern: str) -> re.Pattern[str]:
 
 
 def matching_lines(text: str, pattern: re.Pattern[str], max_lines: int) -> list[tuple[int, str]]:
-    """Return the lines on which a match starts, each once, at most `max_lines`."""
+    """Return the lines on which a match starts, at most `max_lines`, each only once."""
     newlines: list[int] = []
     lines: list[tuple[int, str]] = []
     last = 0
@@ -59,7 +59,7 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     except (ImportError, ValueError, OSError):
-        pass  # a bound beyond the timeout; not everywhere
+        pass  # not supported on all systems; the timeout remains
     request = json.load(sys.stdin)
     try:
         pattern = re.compile(

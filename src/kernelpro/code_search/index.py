@@ -1,12 +1,13 @@
 """The index of a source tree: one SQLite file with full-text search, in the user's cache.
 
-1. The file name contains hashes of the tree's path and of its listing: a changed tree gets a new file.
-2. The index is built in a temporary file and renamed atomically. Two concurrent builders duplicate work
-   without harm.
-3. A damaged file is rebuilt, when it is opened or when a query fails on it.
-4. If the cache is not writable, the index lives in memory, and a note says so.
+1. The file name contains hashes of the tree's path and of its listing, so that a changed tree gets a new
+   file.
+2. The index is built in a temporary file, which is then renamed atomically. Two concurrent builders do the
+   work twice, without harm.
+3. A damaged file is rebuilt when it is opened or when a query fails.
+4. If the cache is not writable, the index is kept in memory, and a note says so.
 
-Building an index deletes older ones of the same tree, and others that were unused for 30 days.
+Building an index deletes older indexes of the same tree, and all that have not been used for 30 days.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from kernelpro.code_search.trees import Listing, NotFound, SourceTree
 from kernelpro.records import BadInput, folders
 
 SCHEMA = 1
-"""Increase it when tables, tokens or chunks change: older files are then rebuilt."""
+"""Increase this number when tables, tokens or chunks change, so that older files are rebuilt."""
 MAX_REPEATS = 3
-"""How often one word of a chunk is indexed: bm25 saturates there, and unrolled assembly repeats words."""
+"""How often one word of a chunk is indexed at most: bm25 saturates, and unrolled assembly repeats words."""
 _MAX_AGE_SECONDS = 30 * 86400
 _ABANDONED_SECONDS = 3600
 _Answer = TypeVar("_Answer")
@@ -52,14 +53,14 @@ _TABLES = """
 
 @dataclass
 class TreeIndex:
-    """An open index. `note` tells the reader why it is slower than usual; usually empty."""
+    """An open index. `note` tells the reader why it is slower than usual; it is usually empty."""
 
     db: sqlite3.Connection
     note: str = ""
 
 
 def query(tree: SourceTree, listing: Listing, function: Callable[[TreeIndex], _Answer]) -> _Answer:
-    """Call `function` with the tree's index. Builds the index if it is missing, old or damaged."""
+    """Call `function` with the tree's index. Builds the index if it is missing, outdated or damaged."""
     path = _index_path(tree, listing)
     for last in (False, True):
         index = _open(path) or _build(path, tree, listing)
@@ -79,7 +80,7 @@ def query(tree: SourceTree, listing: Listing, function: Callable[[TreeIndex], _A
 
 
 def is_built(tree: SourceTree, listing: Listing) -> bool:
-    """Whether the index exists, so that a query need not wait for it."""
+    """Whether the index exists. If not, the next query waits until it is built."""
     return _index_path(tree, listing).is_file()
 
 
@@ -99,16 +100,16 @@ def _prefix(tree: SourceTree) -> str:
     return hashlib.sha256(os.fsencode(tree.root)).hexdigest()[:16] + "-"
 
 
-def _open(place: Path) -> TreeIndex | None:
+def _open(path: Path) -> TreeIndex | None:
     """Open the index; None if it is missing or incomplete."""
-    if not place.is_file():
+    if not path.is_file():
         return None
     try:
         # No process writes to a finished index: `immutable` avoids locks and works on a read-only disk.
-        db = sqlite3.connect(f"{place.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
         if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
             with contextlib.suppress(OSError):
-                os.utime(place)
+                os.utime(path)
             return TreeIndex(db)
         db.close()
     except sqlite3.DatabaseError:
@@ -116,31 +117,31 @@ def _open(place: Path) -> TreeIndex | None:
     return None
 
 
-def _build(place: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
+def _build(path: Path, tree: SourceTree, listing: Listing) -> TreeIndex:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".building-")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".building-")
         os.close(handle)
     except OSError as error:
-        return _in_memory(tree, listing.fingerprint, f"{place.parent} cannot be written ({error.strerror})")
+        return _in_memory(tree, listing.fingerprint, f"{path.parent} cannot be written ({error.strerror})")
     try:
         with contextlib.closing(sqlite3.connect(temporary)) as db:
             _fill(db, tree, listing)
-        os.replace(temporary, place)
+        os.replace(temporary, path)
     except (sqlite3.OperationalError, OSError) as error:
         return _in_memory(
-            tree, listing.fingerprint, f"the index could not be stored in {place.parent} ({error})"
+            tree, listing.fingerprint, f"the index could not be stored in {path.parent} ({error})"
         )
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-    _prune(tree, place)
-    return _open(place) or _in_memory(tree, listing.fingerprint, f"{place} vanished")
+    _prune(tree, path)
+    return _open(path) or _in_memory(tree, listing.fingerprint, f"{path} vanished")
 
 
 @functools.lru_cache(maxsize=2)
 def _in_memory(tree: SourceTree, fingerprint: str, why: str) -> TreeIndex:
-    """Build an index in memory. The last two are cached: building takes seconds, each has about 50 MB."""
+    """Build an index in memory. The last two are cached. Each takes seconds to build, and about 50 MB."""
     db = sqlite3.connect(":memory:", check_same_thread=False)
     _fill(db, tree, tree.listing())
     return TreeIndex(db, f"note: {why}; the index is in memory, for this process only")
@@ -156,7 +157,7 @@ def _fill(db: sqlite3.Connection, tree: SourceTree, listing: Listing) -> None:
         try:
             text = tree.text(path)
         except NotFound:
-            continue  # deleted since the listing: the next call sees a new listing and rebuilds
+            continue  # it was deleted after the listing; the next query gets a new listing and rebuilds
         lines = text.removesuffix("\n").split("\n")
         found = definitions(path, text)
         rows = (
@@ -188,11 +189,11 @@ def _tokens(memo: TokenCache, text: str) -> str:
     )
 
 
-def _prune(tree: SourceTree, place: Path) -> None:
+def _prune(tree: SourceTree, path: Path) -> None:
     now = time.time()
-    for other in place.parent.iterdir():
+    for other in path.parent.iterdir():
         with contextlib.suppress(OSError):
             age = now - other.stat().st_mtime
             old = other.name.startswith(_prefix(tree)) or age > _MAX_AGE_SECONDS
-            if other != place and (old or (other.name.startswith(".building-") and age > _ABANDONED_SECONDS)):
+            if other != path and (old or (other.name.startswith(".building-") and age > _ABANDONED_SECONDS)):
                 other.unlink()

@@ -1,4 +1,4 @@
-"""Find every line that matches a pattern, in the order of paths. Ranked search cannot promise that."""
+"""Finds every line that matches a pattern, ordered by path. A ranked search does not find all lines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from kernelpro.code_search.trees import Listing, SourceTree
 from kernelpro.records import BadInput
 
 TIMEOUT_SECONDS = 10.0
-"""A pass over CUTLASS takes half a second; a pattern that needs 20 times as long will not finish."""
+"""A pass over CUTLASS takes half a second. A pattern that takes 20 times as long will hardly finish."""
 MAX_MATCHES = 2000
-"""Counting stops here: such a pattern is too broad for the exact count to matter."""
+"""The search stops after this many lines: for such a broad pattern, the exact count does not matter."""
 MAX_PATTERN_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class GrepResult:
-    """`lines`: path, line, text. `files`: number of files searched. `complete`: False if counting stopped or
-    time ran out."""
+    """Matching lines as (path, line, text).
+
+    `files`: the number of searched files. `complete`: False if the search stopped early or timed out.
+    """
 
     lines: list[tuple[str, int, str]]
     files: int
@@ -39,8 +41,7 @@ def grep(
     ignore_case: bool,
     seconds: float = TIMEOUT_SECONDS,
 ) -> GrepResult:
-    """Find the lines that contain `pattern` (exact text or a regular expression) in files that match
-    `glob`."""
+    """Find the lines that match `pattern` (exact text or a regular expression) in files that match `glob`."""
     if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS:
         raise BadInput(f"pattern: use 1 to {MAX_PATTERN_CHARACTERS} characters")
     request = {

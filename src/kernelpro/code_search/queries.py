@@ -1,4 +1,4 @@
-"""Queries to a source tree. Each returns text to read and rows to compute with. Bad input raises BadInput."""
+"""Queries to a source tree. Each returns text for readers and rows for programs, and raises BadInput."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kernelpro.code_search.trees import Listing, SourceTree
 from kernelpro.records import BadInput
 
 MAX_LIMIT = 50
-"""The largest limit: longer answers exceed what an agent reads."""
+"""The largest `limit`: agents do not read longer answers."""
 MAX_QUERY_CHARACTERS = 400
 _DEFAULT_LINES = 100
-"""Lines of a `read` without an end."""
+"""Number of lines of a `read` without an end."""
 
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """The result of a query. `rows` holds the content of `text`, ready for JSON."""
+    """The result of a query. `rows` has the same content as `text`, ready for JSON."""
 
     text: str
     rows: list[dict[str, Any]]
@@ -49,27 +49,27 @@ def grep(
 
 def outline(tree: SourceTree, path: str) -> SearchAnswer:
     """List the definitions of a file."""
-    note, (known, found) = _query_index(
+    note, (file, found) = _query_index(
         tree, lambda index, listing: (listing.find(path), symbols.outline(index, listing.find(path)))
     )
     return SearchAnswer(
-        note + formatting.format_outline(known, found, len(tree.lines(known))),
-        [asdict(place) for place in found],
+        note + formatting.format_outline(file, found, len(tree.lines(file))),
+        [asdict(location) for location in found],
     )
 
 
 def read(tree: SourceTree, path: str, start: int, end: int) -> SearchAnswer:
-    """Read lines start..end; end=0: one page."""
-    known = tree.listing().find(path)
-    lines = tree.lines(known)
+    """Read the lines `start` to `end`; `end=0` reads 100 lines."""
+    file = tree.listing().find(path)
+    lines = tree.lines(file)
     end = end or start + _DEFAULT_LINES - 1
     if start < 1 or end < start:
-        raise BadInput(f"lines {start}-{end}: start counts from 1, and end is not before it")
+        raise BadInput(f"lines {start}-{end}: start must be at least 1, and end not before it")
     if start > max(len(lines), 1):
-        raise BadInput(f"{known}: has {len(lines)} lines; start={start} is beyond")
+        raise BadInput(f"{file}: start={start} is beyond its {len(lines)} lines")
     shown = lines[start - 1 : min(end, start + formatting.MAX_READ_LINES - 1)]
-    rows = _line_rows([(known, number, text) for number, text in enumerate(shown, start)])
-    return SearchAnswer(formatting.format_reading(known, lines, start, end), rows)
+    rows = _line_rows([(file, number, text) for number, text in enumerate(shown, start)])
+    return SearchAnswer(formatting.format_reading(file, lines, start, end), rows)
 
 
 def definition(tree: SourceTree, symbol: str, limit: int) -> SearchAnswer:
@@ -77,7 +77,8 @@ def definition(tree: SourceTree, symbol: str, limit: int) -> SearchAnswer:
     limit = _check_limit(limit)
     note, found = _query_index(tree, lambda index, _: symbols.find_definitions(index, symbol))
     return SearchAnswer(
-        note + formatting.format_definitions(tree, found, limit), [asdict(place) for place in found[:limit]]
+        note + formatting.format_definitions(tree, found, limit),
+        [asdict(location) for location in found[:limit]],
     )
 
 
@@ -92,7 +93,7 @@ def uses(tree: SourceTree, symbol: str, limit: int) -> SearchAnswer:
 
 
 def _query_index(tree: SourceTree, question: Callable[[TreeIndex, Listing], Any]) -> tuple[str, Any]:
-    """Query the index; returns the index's note as a line of text, and the result."""
+    """Query the index. Returns the index's note as a line of text, and the result."""
     listing = tree.listing()
     return query(
         tree, listing, lambda index: (index.note + "\n" if index.note else "", question(index, listing))
@@ -111,5 +112,5 @@ def _check_limit(limit: int) -> int:
 
 def _check_length(text: str, name: str) -> str:
     if len(text) > MAX_QUERY_CHARACTERS:
-        raise BadInput(f"{name}: {len(text)} characters; at limit {MAX_QUERY_CHARACTERS}")
+        raise BadInput(f"{name}: {len(text)} characters; at most {MAX_QUERY_CHARACTERS} are allowed")
     return text

@@ -1,13 +1,11 @@
-"""Rank the chunks that answer a query.
+"""Ranks the chunks that answer a query.
 
-1. bm25 over three columns: names defined in the chunk, path, body. Take the best 400 chunks that contain all
-   terms; if
-   these are too few, the best 400 that contain any.
-2. Multiply the score by the squared share of terms in the chunk: all words once beat a rare word often.
-   Multiply it by
-   the kind of file (header, test) and boost chunks that define the name in the query, or a name made of its
-   words. Ties are broken by path and line.
-3. Show at most three chunks per file: tables of generated variants would fill the page with copies.
+1. Score chunks by bm25 over three columns: names defined in the chunk, path and body. Take the best 400
+   chunks that contain all terms or, if these are too few, the best 400 that contain any term.
+2. Multiply the score by the squared share of terms in the chunk, so that all words once beat a rare word many
+   times. Multiply it by a weight for the kind of file (header, test). Boost chunks that define the name in
+   the query, or a name made of its words. Break ties by path and line.
+3. Return at most three chunks per file, because tables of generated variants would fill the page with copies.
 """
 
 from __future__ import annotations
@@ -23,20 +21,19 @@ from kernelpro.code_search.tokenizer import WORD, TokenCache, terms
 from kernelpro.code_search.trees import SourceTree
 
 WEIGHTS = (8.0, 4.0, 1.0)
-"""bm25 weights of names, path and body. The queries in tests/code_search/test_ranking.py keep them in
-place."""
+"""bm25 weights of names, path and body. The queries in tests/code_search/test_ranking.py check them."""
 MAX_CANDIDATES = 400
-"""Chunks that are scored in detail: no boost brings one beyond to the first page."""
+"""Number of chunks that are scored in detail: no boost lifts a chunk beyond them to the first page."""
 MIN_FULL_MATCHES = 3
-"""Chunks with all terms, per hit wanted, from which on chunks with fewer terms are not ranked."""
+"""If there are this many chunks with all terms per requested hit, chunks with fewer terms are not ranked."""
 NAME_CANDIDATES = 80
-"""Chunks whose names are compared with the query word by word."""
+"""Number of chunks whose names are compared with the query word by word."""
 MAX_HITS_PER_FILE = 3
 SHOWN_LINES = 3
 _EXACT_NAME_BOOST = 2.0
 """Factor for a chunk that defines the identifier in the query."""
 _SIMILAR_NAME_BOOST = 0.5
-"""Maximum boost for a name made of the query's words: SM90_TMA_LOAD for "tma load sm90"."""
+"""Largest boost for a name made of the query's words, such as SM90_TMA_LOAD for "tma load sm90"."""
 _HEADERS = frozenset({".h", ".hpp", ".hxx", ".hh", ".cuh", ".inl"})
 _BUILD = frozenset({".txt", ".cmake"})
 
@@ -56,7 +53,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best hits; whether more chunks match; how many were omitted because their file had its share."""
+    """The best hits, whether more chunks match, and how many were omitted because of MAX_HITS_PER_FILE."""
 
     hits: list[Hit]
     more: bool
@@ -111,7 +108,7 @@ def rank(index: TreeIndex, tree: SourceTree, query: str, limit: int) -> SearchRe
 
 
 def file_weight(path: str) -> float:
-    """Weight of a file: definitions of the library before examples, tests and build files."""
+    """The weight of a file. Definitions of the library rank before examples, tests and build files."""
     folders = path.lower().split("/")[:-1]
     extension = os.path.splitext(path)[1].lower()
     if extension in _BUILD:
@@ -138,8 +135,10 @@ def _order(hit: Hit) -> tuple[float, str, int]:
 
 
 def _name_similarity(names: str, query_terms: Sequence[str], memo: TokenCache) -> float:
-    """Similarity of the best name to the query: share of the query in the name times share of the name in the
-    query."""
+    """Similarity of the most similar name to the query.
+
+    It is the share of the query's terms in the name times the share of the name's terms in the query.
+    """
     wanted = {term for term in query_terms if not term.startswith("_")}
     best = 0.0
     for name in names.split("\n"):

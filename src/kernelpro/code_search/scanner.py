@@ -1,12 +1,12 @@
-"""Find the definitions in a file with a small scanner that tolerates any input.
+"""Finds the definitions in a file with a small scanner that tolerates any input.
 
 C++ and CUDA:
-1. One regular expression walks over comments, strings, directives, braces and semicolons.
-2. The text between two delimiters is a head. At `{` it opens a namespace, class, enum, function or other
-   block; at `;` it
-   may be an alias or a declaration.
-3. Inside a function only braces count.
-4. Every branch of #if / #else starts from the same nesting, so that braces opened twice close once.
+1. One regular expression finds comments, strings, directives, braces and semicolons.
+2. The text between two delimiters is a head. Before `{`, it opens a namespace, class, enum, function or other
+   block. Before `;`, it may be an alias or a declaration.
+3. Inside a function, only braces count.
+4. Every branch of #if / #else starts from the same nesting, because a brace that both branches open is closed
+   only once.
 
 Python: `def` and `class` by indentation. Markdown, reST and notebooks: headings.
 """
@@ -26,7 +26,7 @@ KINDS = ("kernel", "function", "struct", "class", "union", "enum", "alias", "mac
 
 @dataclass
 class Definition:
-    """A definition; lines count from 1. `depth`: number of enclosing definitions."""
+    """A definition. Lines count from 1. `depth`: the number of enclosing definitions."""
 
     name: str
     qualified: str
@@ -44,7 +44,7 @@ class Definition:
 
 
 def definitions(path: str, text: str) -> list[Definition]:
-    """Return the definitions of a file by line; empty for an unsupported language."""
+    """Return the definitions of a file in the order of lines; empty for an unsupported language."""
     extension = os.path.splitext(path)[1].lower()
     if extension in (".py", ".pyi", ".pyx"):
         found = list(_python(text))
@@ -94,7 +94,7 @@ _DECLARED = re.compile(
     r"\)\s*(?:(?:const|noexcept|override|final|=\s*(?:0|default|delete)|&&?)\s*|->[^()]*)*$"
 )
 _MAX_HEAD_CHARACTERS = 2000
-"""Longer heads are tables or macro expansions; the limit keeps scanning linear."""
+"""Longer heads are tables or macro expansions. The limit keeps the scan linear."""
 _ANGLE = re.compile(r"[<>()]|->|>=|<=")
 _WORDS = """
     if for while switch catch return sizeof alignas alignof decltype noexcept requires static_assert explicit
@@ -105,7 +105,8 @@ _NOT_NAMES = frozenset(_WORDS.split())
 
 
 class _CodeBlock(NamedTuple):
-    """An open brace: its scope, name and definition, and where the head continues after `= {}`."""
+    """An open brace: its scope, name and definition. `resume`: where the head starts if it continues after
+    the closing brace, as after `= {}`."""
 
     scope: str
     name: str = ""
@@ -177,8 +178,8 @@ class _CppScanner:
         return not self.stack or self.stack[-1].scope != "body"
 
     def head(self, start: int, end: int) -> tuple[str, int]:
-        """Return the head without comments, attributes and template<...>, and its offset. Blanks keep
-        offsets."""
+        """Return the head without comments, attributes and template<...>, and its offset. Blanks replace
+        them, so that offsets stay valid."""
         text = self.text[start:end]
         if "/" in text or "#" in text or "[[" in text:
             text = _NOISE.sub(lambda m: " " * len(m.group()), text)
@@ -234,8 +235,10 @@ class _CppScanner:
         return _BODY
 
     def call(self, bare: str) -> re.Match[str] | None:
-        """Return the first name before a parenthesis that can be a function's. In a class, one without a type
-        is a constructor or a macro."""
+        """Return the first name before a parenthesis that can be that of a function.
+
+        In a class, a name without a type is a constructor or a macro.
+        """
         for match in _CALL.finditer(bare):
             if match[2] in _NOT_NAMES:
                 continue

@@ -1,4 +1,4 @@
-"""Definitions and uses of a symbol, and the outline of a file."""
+"""Finds the definitions and uses of a symbol, and the outline of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelpro.records import BadInput
 
 _SYMBOL = re.compile(r"(?:::)?~?\w+(?:(?:::|\.)~?\w+)*")
 MAX_USES = 2000
-"""Counting stops here: such a name is a word of the language."""
+"""The search stops after this many lines: such a name is a word of the language."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class SymbolLocation:
 
 
 def find_definitions(index: TreeIndex, symbol: str) -> list[SymbolLocation]:
-    """Return the definitions of a name (`copy`, `TiledCopy::get_slice`), most relevant first. Falls back to
-    names that differ in case."""
+    """Return the definitions of a name (`copy`, `TiledCopy::get_slice`), most relevant first.
+
+    If there are none, names that differ only in case are returned.
+    """
     parts = _parts(symbol)
     rows = index.db.execute(
         "SELECT path, line, end, kind, qualified, name FROM definition JOIN file ON file.id = definition.file"
@@ -72,8 +74,10 @@ def _relevance(location: SymbolLocation) -> tuple[bool, bool, float, int, str, i
 
 
 def find_uses(index: TreeIndex, tree: SourceTree, symbol: str) -> tuple[list[tuple[str, int, str]], bool]:
-    """Return the lines that use a name: examples first, then the library, then the rest; and whether that is
-    all."""
+    """Return the lines that use a name, and whether these are all.
+
+    Examples come first, then the library, then the rest.
+    """
     name = _parts(symbol)[-1]
     if not (name_tokens := tokens(name)):
         raise BadInput(f"{symbol}: too short for the index; use grep with regex")

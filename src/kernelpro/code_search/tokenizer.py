@@ -1,8 +1,8 @@
-"""Tokens of source and of queries: parts of identifiers, light stems, synonyms of the field.
+"""Tokens of sources and queries: parts of identifiers, stems, and synonyms of the field.
 
-Both sides go through `tokens`, so that a query meets the source: SM90_TMA_LOAD, Sm90TmaLoad and "sm90 tma
-loads" share sm90, tma and load. An identifier of several parts is also a token as a whole, which finds exact
-names and uses.
+`tokens` splits both sources and queries, so that SM90_TMA_LOAD, Sm90TmaLoad and "sm90 tma loads" share the
+tokens sm90, tma and load. An identifier of several parts is also a token as a whole, by which exact names and
+uses are found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WORD = re.compile(r"[^\W\d]\w+|\d+[^\W\d]\w*")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|\d+[uUlLfF]+|\d+e\d+")
 MAX_WORD_CHARACTERS = 128
-"""Longer words are encoded images. The longest identifier in CUTLASS has 122 characters."""
+"""Longer words are skipped: they are encoded images. The longest identifier in CUTLASS has 122 characters."""
 
 _STOP = """
     a an and are as at be by can do does for from how i in into is it its me my of on or that the their there
@@ -55,12 +55,14 @@ _SYNONYMS = {
     "rmem": "register memory",
     "evt": "visitor tree",
 }
-"""Synonyms are indexed and queried under one name."""
+"""The name or names under which a synonym is indexed and queried."""
 
 
 def stem(word: str) -> str:
-    """Return one form for pipeline, pipelines, pipelined, pipelining. Takes lower case; words with digits or
-    accents stay unchanged."""
+    """Return the same stem for pipeline, pipelines, pipelined and pipelining.
+
+    Expects lower case. Words with digits or accents are unchanged.
+    """
     if not (word.isalpha() and word.isascii()):
         return word
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
@@ -94,13 +96,13 @@ def tokens(word: str) -> tuple[str, ...]:
 
 
 def identifier_token(identifier: str) -> str:
-    """Return the token of a whole identifier. The prefix separates `reduced` as a name from the stem of a
-    part."""
+    """Return the token of a whole identifier. The prefix `_` distinguishes a name such as `reduced` from the
+    stem of a part."""
     return "_" + identifier.lower()
 
 
 class TokenCache(dict[str, str]):
-    """Word -> its tokens, each followed by a blank. A tree has few distinct words, so each is split once."""
+    """Maps a word to its tokens, each followed by a blank, so that each distinct word is split once."""
 
     def __missing__(self, word: str) -> str:
         self[word] = found = "".join(f"{token} " for token in tokens(word))
@@ -108,7 +110,7 @@ class TokenCache(dict[str, str]):
 
 
 def terms(query: str) -> list[str]:
-    """Return the distinct tokens of a query in order. Stop words count only if there is nothing else."""
+    """Return the distinct tokens of a query in order. Stop words count only if there are no other words."""
     words = WORD.findall(query)
     words = [word for word in words if word.lower() not in STOP] or words
     return list(dict.fromkeys(token for word in words for token in tokens(word)))

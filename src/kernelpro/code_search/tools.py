@@ -1,6 +1,6 @@
-"""Code search as tools for agents: functions from text to text, with their JSON schemas.
+"""Code search as tools for agents: functions that return text, with their JSON schemas.
 
-An agent names a registered tree, never a folder. A wrong call returns a line that starts with `error:`.
+An agent can name only registered trees, not folders. A wrong call returns a line that starts with `error:`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _answering(function: Callable[_P, str]) -> Callable[_P, str]:
                 if type(value) is not wanted:
                     raise BadInput(f"{name}={value!r}: must be {_KINDS[wanted]}")
                 if isinstance(value, str) and "\0" in value:
-                    raise BadInput(f"{name}: holds a zero character")
+                    raise BadInput(f"{name}: contains a zero character")
             return function(*args, **kwargs)
         except BadInput as error:
             return f"error: {error}"
@@ -57,7 +57,7 @@ def _answering(function: Callable[_P, str]) -> Callable[_P, str]:
 
 @_answering
 def search(query: str, tree: str = "cutlass", limit: int = 10) -> str:
-    """Ranked passages for a question in words or identifiers."""
+    """Passages for a query of words or identifiers, best first."""
     return queries.search(get_tree(tree), query, limit).text
 
 
@@ -70,13 +70,13 @@ def grep(
     ignore_case: bool = False,
     limit: int = 30,
 ) -> str:
-    """Every line with that text, or that matches that regular expression."""
+    """Every line that contains a text, or that matches a regular expression."""
     return queries.grep(get_tree(tree), pattern, regex, glob, ignore_case, limit).text
 
 
 @_answering
 def outline(path: str, tree: str = "cutlass") -> str:
-    """What a file defines, with lines."""
+    """The definitions in a file, with their lines."""
     return queries.outline(get_tree(tree), path).text
 
 
@@ -100,12 +100,17 @@ def uses(symbol: str, tree: str = "cutlass", limit: int = 20) -> str:
 
 def _schema(*required: str, **properties: tuple[str, str]) -> dict[str, Any]:
     properties["tree"] = ("string", "Name of the tree; default cutlass.")
-    made: dict[str, dict[str, Any]] = {
+    schemas: dict[str, dict[str, Any]] = {
         name: {"type": kind, "description": text} for name, (kind, text) in properties.items()
     }
-    if "limit" in made:
-        made["limit"] |= {"minimum": 1, "maximum": MAX_LIMIT}
-    return {"type": "object", "properties": made, "required": list(required), "additionalProperties": False}
+    if "limit" in schemas:
+        schemas["limit"] |= {"minimum": 1, "maximum": MAX_LIMIT}
+    return {
+        "type": "object",
+        "properties": schemas,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 _LIMIT = ("integer", "How many results.")
@@ -119,25 +124,25 @@ TOOLS = (
     ),
     SearchTool(
         "grep",
-        "Every line that holds exact text, or matches a Python regular expression, in order of paths.",
+        "Every line that contains an exact text, or matches a Python regular expression, ordered by path.",
         _schema(
             "pattern",
             pattern=("string", "Text, or a regular expression with regex=true."),
             regex=("boolean", "The pattern is a regular expression."),
             glob=("string", "Only in these files: *.hpp, include/cute/**/*.hpp."),
-            ignore_case=("boolean", "Upper and lower case are the same."),
+            ignore_case=("boolean", "Ignore upper and lower case."),
             limit=_LIMIT,
         ),
         grep,
     ),
     SearchTool(
         "outline",
-        "What a file defines, with line ranges: look here before reading.",
+        "The definitions in a file, with line ranges. Use it before you read the file.",
         _schema(
             "path",
             path=(
                 "string",
-                "A file, from the root of the tree; the end of its path does if it is the only one.",
+                "A path from the root of the tree. The end of the path suffices if it is unique.",
             ),
         ),
         outline,
@@ -155,8 +160,8 @@ TOOLS = (
     ),
     SearchTool(
         "definition",
-        "Where a function, class, alias or macro is defined, with its signature; overloads and"
-        " specialisations too.",
+        "Where a function, class, alias or macro is defined, with its signature, including overloads and"
+        " specialisations.",
         _schema(
             "symbol",
             symbol=("string", "A name: TiledCopy, cute::make_layout, TiledCopy::get_slice."),
@@ -166,7 +171,7 @@ TOOLS = (
     ),
     SearchTool(
         "uses",
-        "Lines that use a name, examples first: how others call it.",
+        "Lines that use a name, examples first. Use it to see how others call a function.",
         _schema("symbol", symbol=("string", "A name, in its exact case."), limit=_LIMIT),
         uses,
     ),

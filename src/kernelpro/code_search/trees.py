@@ -1,7 +1,7 @@
-"""Source trees: where they are, which files they contain, and whether these changed.
+"""Source trees: where they are, which files they contain, and whether the files have changed.
 
-A path from a caller is looked up in the tree's listing and never passed to the file system. So `..`, absolute
-paths, hidden files and symbolic links are not reachable.
+A path from a caller is looked up in the tree's listing, and never passed to the file system. So callers
+cannot reach other files by `..`, absolute paths, hidden files or symbolic links.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SOURCE_SUFFIXES = frozenset(_SUFFIXES.split())
 """Suffixes of the files in a tree: source and documentation."""
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 MAX_FILES = 50_000
-"""A larger tree is not one library but a home folder or a disk: indexing would take minutes."""
+"""A larger tree is not a library but a home folder or a disk, whose indexing would take minutes."""
 MAX_FILE_BYTES = 8 << 20
-"""File size limit. The largest hand-written file in CUTLASS has 2.9 MB; larger ones are dumps and tables."""
+"""File size limit. The largest hand-written file in CUTLASS has 2.9 MB; larger files are dumps and tables."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
@@ -38,7 +38,7 @@ class NotFound(BadInput):
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a tree at one moment: relative path -> (bytes, modification time in ns), sorted."""
+    """The files of a tree at one moment: sorted relative paths, with (bytes, modification time in ns)."""
 
     files: dict[str, tuple[int, int]]
 
@@ -49,8 +49,7 @@ class Listing:
         return hashlib.sha256(rows.encode()).hexdigest()
 
     def find(self, path: str) -> str:
-        """Return the file that `path` names: itself, or the only one that ends with it
-        (`cute/tensor.hpp`)."""
+        """Return the path itself, or the only path that ends with it (such as `cute/tensor.hpp`)."""
         wanted = path.strip().replace("\\", "/")
         parts = wanted.split("/")
         if not wanted or ".." in parts or wanted.startswith(("/", "~")) or "\0" in wanted:
@@ -79,8 +78,7 @@ class SourceTree:
     root: Path
 
     def listing(self) -> Listing:
-        """List the files. Skips hidden and unreadable folders, links, other kinds of files and large
-        files."""
+        """List the files, except hidden, large and other kinds of files, links, and unreadable folders."""
         found: dict[str, tuple[int, int]] = {}
         folders = [""]
         while folders:
@@ -106,14 +104,16 @@ class SourceTree:
                         found[path] = (about.st_size, about.st_mtime_ns)
             if len(found) > MAX_FILES:
                 raise BadInput(
-                    f"tree {self.name}: more than {MAX_FILES} source files in {self.root}; name a folder"
-                    " in it"
+                    f"tree {self.name}: more than {MAX_FILES} source files in {self.root}; register a folder"
+                    " inside it"
                 )
         return Listing(dict(sorted(found.items())))
 
     def text(self, path: str) -> str:
-        """Return a file's text; empty if it is binary. Normalizes line ends and replaces undecodable
-        bytes."""
+        """Return the text of a file; empty if it is binary.
+
+        Normalizes line ends and replaces undecodable bytes.
+        """
         try:
             handle = os.open(self.root / path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
@@ -131,7 +131,7 @@ class SourceTree:
 
 
 def cutlass() -> SourceTree | None:
-    """Return the CUTLASS tree: KERNELPRO_CUTLASS (a checkout), else the one in the nvidia-cutlass package."""
+    """Return the CUTLASS tree: the checkout in KERNELPRO_CUTLASS, else that of the nvidia-cutlass package."""
     if given := os.environ.get("KERNELPRO_CUTLASS"):
         return (
             SourceTree("cutlass", Path(given).resolve()) if (Path(given) / "include/cute").is_dir() else None
@@ -144,14 +144,14 @@ def cutlass() -> SourceTree | None:
 
 
 def known_trees() -> dict[str, SourceTree]:
-    """Return all trees by name: cutlass, if installed, and the user's."""
+    """Return all trees by name: CUTLASS if it is installed, and the registered ones."""
     own = {name: SourceTree(name, Path(path)) for name, path in sorted(_registered().items())}
     found = cutlass()
     return ({"cutlass": found} if found else {}) | own
 
 
 def get_tree(name: str) -> SourceTree:
-    """Return the tree of that name. Agents choose among registered names only."""
+    """Return the tree with this name. Raises NotFound for a name that is not registered."""
     trees = known_trees()
     if name in trees:
         return trees[name]
@@ -181,7 +181,9 @@ def forget(name: str) -> None:
     """Remove a registered name."""
     names = _registered()
     if name not in names:
-        raise NotFound(f"no tree of yours is named {name!r}; yours: {', '.join(sorted(names)) or 'none'}")
+        raise NotFound(
+            f"no registered tree is named {name!r}; registered: {', '.join(sorted(names)) or 'none'}"
+        )
     _save({other: path for other, path in names.items() if other != name})
 
 

@@ -1,5 +1,5 @@
 """The lab: the only part that touches hardware and untrusted code.
 
-Comes in: jobs (`records.Job`). Goes out: results (`records.Result`). It imports the standard library,
-torch and `kernelpro.records`, so that it runs on a host where only PyTorch is installed.
+Input: jobs (`records.Job`). Output: results (`records.Result`). It imports only the standard library, torch
+and `kernelpro.records`, so that it runs on a host where only PyTorch is installed.
 """

@@ -1,5 +1,5 @@
-"""Safe extraction of a tar from an untrusted process: only regular files and folders, only below the
-target."""
+"""Safe extraction of a tar from an untrusted process: only regular files and folders, only below the target
+folder."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _WITHOUT_CONTENT = (
     tarfile.FIFOTYPE,
 )
 _SIZE_OVERRIDE = re.compile(rb"GNU\.sparse|\bsize=")
-"""In a member's extended header: declares it larger than its content."""
+"""An extended header with one of these fields can declare a member larger than its content."""
 
 
 def open_tar(data: bytes) -> tarfile.TarFile:
-    """Open a tar for reading. Raises TarError if it is compressed (of unbounded size) or not plain."""
+    """Open a tar for reading. Raises TarError if it is compressed (its size is unbounded) or not plain."""
     if not _is_plain(data):
         raise tarfile.ReadError("not a plain tar archive")
     return tarfile.open(fileobj=io.BytesIO(data), mode="r:")
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether members follow each other to the end.
+    """Whether the archive is a plain sequence of members whose sizes match their content.
 
-    tarfile itself loops forever if a member points back or a sparse one has no end, and a sparse member of a
-    few bytes may be larger than the memory.
+    tarfile loops forever if a member points backwards or a sparse member has no end, and a sparse member of
+    a few bytes can declare more content than fits into memory.
     """
     at, last = 0, b""
     for _ in range(_MAX_MEMBERS):

@@ -1,4 +1,4 @@
-"""What a worker reports of its machine and of a prepared task."""
+"""What a worker reports about its machine and about a prepared task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelpro.records import BadInput, EnvironmentData, Hardware, ProbeData, Sh
 
 
 def describe_environment(target: Target, sandbox: str) -> EnvironmentData:
-    """The machine. `sandbox`: the level that it supports. Raises BadInput if it lacks the target."""
+    """Describe the machine. `sandbox`: the level that it supports. Raises BadInput if it lacks the target."""
     if target == "cuda" and not torch.cuda.is_available():
         raise BadInput(
             "no CUDA device is visible to torch here: use --target cpu, or run where there is a GPU"
@@ -26,7 +26,7 @@ def describe_environment(target: Target, sandbox: str) -> EnvironmentData:
 
 
 def probe_data(judge: Judge, timed: bool) -> ProbeData:
-    """What a prepared judge knows of its task; `timed`: with its baselines."""
+    """What a prepared judge knows about its task. `timed`: include the times of the baselines."""
     scorable, bench = judge.not_scorable is None, judge.bench
     names = judge.baselines.variants if timed and scorable else ()
     baselines = {name: judge.baselines.time_ms(name) for name in names}
@@ -47,7 +47,7 @@ def probe_data(judge: Judge, timed: bool) -> ProbeData:
 
 
 def _hardware(bench: Bench) -> Hardware:
-    """The device as measured, for authors."""
+    """The device and its measured ceilings, for authors."""
     device, ceilings = device_properties(bench.target, bench.ceilings), bench.ceilings
     versions = environment.snapshot(bench.target).known()
     words = {

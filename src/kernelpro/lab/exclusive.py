@@ -1,7 +1,7 @@
 """Machine-wide locks: one process at a time on a device, and no compiler while the CPU is timed.
 
-The locks are the kernel's (flock), so that they are released when their process ends, however it ends. The
-lock files stay; any user may open them.
+They are flock locks: the kernel releases them when their process ends, however it ends. The lock files remain
+on disk; any user may open them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _FOLDER = Path("/tmp/kernelpro-locks")
-"""The same for all users: not $TMPDIR, which each worker has its own. KERNELPRO_LOCKS sets another folder,
-for processes that may time beside others."""
+"""The same for all users, hence not $TMPDIR, which differs between workers. KERNELPRO_LOCKS sets another
+folder, for processes that may measure while others do."""
 _REPORT_SECONDS = 5.0
 
 
@@ -31,24 +31,24 @@ def exclusive(device: str, report: Report) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Run a compiler: several may run at once, but not while a process times the CPU."""
+    """Run a compiler. Several may run at once, but none while a process measures on the CPU."""
     with _locked("compilers", fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def without_compilers() -> Iterator[None]:
-    """Time the CPU: no compiler of any worker runs meanwhile."""
+    """Measure on the CPU while no worker runs a compiler."""
     with _locked("compilers", fcntl.LOCK_EX):
         yield
 
 
 @contextlib.contextmanager
 def _locked(name: str, how: int, report: Report = lambda stage: None) -> Iterator[None]:
-    """Hold a lock, first come first served.
+    """Hold a lock.
 
-    The second lock, `.turn`, is a queue of length one. Without it, a process with one job after another would
-    retake the device at the moment it releases it, and the others would starve.
+    A second lock, `.turn`, is a queue of length one. Without it, a process that runs job after job would
+    retake the device as soon as it releases it, and the others would starve.
     """
     folder = Path(os.environ.get("KERNELPRO_LOCKS") or _FOLDER)
     lock = _open(folder / f"{name}.lock")
@@ -82,7 +82,7 @@ def _try_lock(lock: int, how: int) -> bool:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file for reading: another user's file in a shared folder may not be opened for writing."""
+    """Open a lock file, read-only: another user's file in a shared folder cannot be opened for writing."""
     if not path.parent.exists():
         path.parent.mkdir(mode=0o777, exist_ok=True)
         with contextlib.suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""Runs jobs: one warm task, builds in the background, one result for each job."""
+"""Runs jobs: keeps one task prepared, builds in the background, returns one result for each job."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from kernelpro.records.shapes import shares
 
 _REPEAT_SECONDS = 5.0
 _MAX_PLAN_FAILURES = 2
-"""A job whose memory plan was wrong is repeated with smaller plans."""
+"""How often a job that ran out of memory is repeated, each time with a smaller memory plan."""
 _RACE_SHARE = 0.5
-"""Time for all races of a candidate, as a share of the time that its judgement took."""
+"""Time limit for all races of a candidate, as a share of the time that its judgement took."""
 _MAX_RACE_BUILD_SECONDS = 20.0
-"""On a GPU, a design that takes longer to build is left out of a race: the others wait for it."""
+"""On a GPU, a race excludes designs that take longer to build, because it starts after the last build."""
 _LOOKAHEAD = 4
-"""Tuning points built while one is judged: nvcc takes about as long as two or three quick judgements."""
+"""Number of tuning points to build ahead: nvcc takes about as long as two or three quick judgements."""
 
 
 @dataclass
@@ -85,14 +85,14 @@ class JobRunner:
         """The prepared task, one entry for each of its shapes."""
         self._warm_key: Any = None
         self._last_profile: tuple[str, Profile] | None = None
-        """The last profiled candidate and its profile; a second job adds counters to it."""
+        """The id and profile of the last profiled candidate; a second job may add counters to the profile."""
         self._device_seconds = 0.0
         """Seconds for which the current job has held the device."""
         self._plan_failures = 0
-        """How often memory ran out in the current job although the plan said that it would not."""
+        """How often the current job ran out of memory although it followed its memory plan."""
 
     def prebuild(self, job: Job) -> None:
-        """Start the build of a queued job, or the compilation of a reference."""
+        """Start to build the candidates of a queued job, or to compile the reference of a `compile` job."""
         for candidate in _candidates(job):
             self._start_builds(job, candidate)
         if job.kind == "compile" and job.task and not job.candidates and self._target(job) == "cuda":
@@ -101,14 +101,14 @@ class JobRunner:
             )
 
     def _start_builds(self, job: Job, candidate: Candidate) -> list[Future[bytes]]:
-        """A build for each shape of the task; most languages need only one for all."""
+        """Start one build for each shape of the task; in most languages all shapes share one."""
         target = self._target(job)
         task = job.task.for_target(target) if job.task else None
         tasks = [task.at(number) for number in range(len(task.shapes))] if task else [None]
         return [self._builds.begin(candidate, target, job.options, each) for each in tasks]
 
     def run(self, job: Job) -> Result:
-        """Run one job. Bad input becomes an error in the result."""
+        """Run one job. Bad input becomes an error result."""
         self._device_seconds, self._plan_failures = 0.0, 0
         return replace(self._run(job), device_seconds=round(self._device_seconds, 4))
 
@@ -162,7 +162,8 @@ class JobRunner:
     def _prepare_candidates(self, job: Job) -> None:
         """Build the candidates.
 
-        On a GPU, prepare their task meanwhile; CPU measurements must not run beside compilers.
+        A GPU worker prepares their task meanwhile. A CPU worker does not: compilers would disturb what the
+        preparation measures.
         """
         if not (candidates := _candidates(job)):
             raise BadInput(f"job {job.id}: a {job.kind} job needs a candidate")
@@ -172,7 +173,7 @@ class JobRunner:
                 self._prepare_task(job)
         self.reporter(job)("building")
         builds = [build for candidate in candidates for build in self._start_builds(job, candidate)]
-        # a CPU waits for all: compilers would disturb what is measured
+        # a CPU race waits for all builds: compilers would disturb it
         is_limited = job.kind == "race" and self._target(job) == "cuda"
         wait(builds, _MAX_RACE_BUILD_SECONDS if is_limited else None)
 
@@ -180,12 +181,12 @@ class JobRunner:
         return all(build.done() for build in self._start_builds(job, candidate))
 
     def _await_build(self, job: Job, candidate: Candidate) -> None:
-        """Wait for a build without holding the device. Whoever uses the build gets its error."""
+        """Wait for a build without holding the device. A build error is raised later, where it is used."""
         self.reporter(job)("building")
         wait(self._start_builds(job, candidate))
 
     def _prepare_task(self, job: Job) -> list[Bench]:
-        """Prepare all shapes of a job's task; on an error, release it."""
+        """Prepare all shapes of a job's task; release the task if one of them raises BadInput."""
         try:
             benches = self._benches_for(job)
             if job.kind in ("judge", "probe", "race"):
@@ -213,7 +214,7 @@ class JobRunner:
         return Result(job.id, profile=self._run_profile(job, self._dominant(job, benches), job.candidate))
 
     def _dominant(self, job: Job, benches: list[Bench]) -> Bench:
-        """The shape that takes most of the time, as far as its floor tells."""
+        """The shape that takes most of the time, estimated as its share of the calls times its floor."""
         assert job.task
         times = [
             share * bench.floor_ms for share, bench in zip(shares(job.task.shapes), benches, strict=True)
@@ -254,7 +255,7 @@ class JobRunner:
         assert job.task
         judges = self._warm_judges(job)
         if job.options.energy and len(judges) > 1:
-            raise BadInput("energy is measured for one shape: judge this task without energy, or one shape")
+            raise BadInput("energy is measured for one shape only: judge without energy, or a single shape")
 
         def judge(number: int) -> Verdict:
             return judges[number].judge(candidate, job.judged_code if number == 0 else ())
@@ -262,7 +263,7 @@ class JobRunner:
         return judge_shapes(judge, shares(job.task.shapes))
 
     def _with_access_location(self, job: Job, bench: Bench, verdict: Verdict) -> Result:
-        """The verdict, with the location of an illegal memory access if the job asks for it."""
+        """The verdict; if the job asks for it, with the source line of an illegal memory access."""
         if not (job.sanitize and job.candidate and bench.target == "cuda" and is_memory_fault(verdict)):
             return Result(job.id, verdict=verdict)
         line = locate_error(bench, job.candidate, self.reporter(job))
@@ -286,7 +287,7 @@ class JobRunner:
         rng = random.Random(candidate.id)
         try:
             tuning_result = tune(candidate.source, verdict, judge, job.tune_points, rng, lookahead=_LOOKAHEAD)
-        except BadInput as error:  # a throttled device or a failed baseline; the first verdict stands
+        except BadInput as error:  # a throttled device or a failed baseline: keep the first verdict
             judge.close()
             self.release_task()
             return Result(job.id, verdict=verdict, data=JudgeData(tuning_error=str(error)))
@@ -332,7 +333,7 @@ class JobRunner:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
     def reporter(self, job: Job) -> Callable[[str], None]:
-        """A callback that reports each new stage, and an unchanged one every few seconds as a heartbeat."""
+        """A callback that reports each new stage, and repeats it every few seconds as a heartbeat."""
         last, last_time = "", 0.0
 
         def report(stage: str) -> None:
@@ -377,8 +378,8 @@ class JobRunner:
                 warm.judge = Judge(warm.bench, self.reporter(job))
                 warm.judge.prepare(_is_timed(job))
             warm.judge.report_to(self.reporter(job))
-            # a judge of one shape waits for its baselines as late as possible, one of several before the
-            # compilers of the next shape start
+            # with one shape, wait for the baselines as late as possible; with several, wait before the next
+            # shape starts its compilers
             late = job.kind == "judge" and len(self._warm) == 1
             if _is_timed(job) and not late and not warm.judge.not_scorable:
                 warm.judge.calibrate()
@@ -406,8 +407,8 @@ class JobRunner:
         for warm in self._warm:
             warm.close()
         self._warm, self._warm_key, self._last_profile = [], None, None
-        gc.collect()  # parts of a judge refer to each other, and hold large tensors
-        torch.cuda.empty_cache()  # for the processes of the next task
+        gc.collect()  # reference cycles within a judge hold large tensors
+        torch.cuda.empty_cache()  # the processes of the next task need the memory
 
     def close(self) -> None:
         """End the prepared task and its processes."""
@@ -420,7 +421,7 @@ class _VariantJudge:
     """Races and judges tuning variants of a job's candidate."""
 
     def __init__(self, worker: JobRunner, job: Job, default: Candidate, seconds: float):
-        """`seconds`: how long all races may take together."""
+        """`seconds`: the time limit for all races together."""
         self._worker, self._job, self._seconds = worker, job, seconds
         self._report = worker.reporter(job)
         self._race = worker.start_race(job, default)
@@ -460,12 +461,12 @@ def _device_lock_name(target: Target) -> str:
 
 
 def _candidates(job: Job) -> tuple[Candidate, ...]:
-    """What a job needs to have built."""
+    """The candidates that a job needs built."""
     if job.kind in ("race", "compile"):
         return job.candidates
     return (job.candidate,) if job.kind in ("judge", "profile") and job.candidate else ()
 
 
 def _is_timed(job: Job) -> bool:
-    """A probe without baselines only checks whether a task can be scored."""
+    """Whether a job measures baselines. A probe without them only checks whether the task can be scored."""
     return job.kind != "probe" or bool(job.options.baselines)

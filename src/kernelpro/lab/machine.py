@@ -1,4 +1,4 @@
-"""The devices of this machine, queried without torch, which takes seconds to import."""
+"""The devices of this machine, queried without importing torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Device:
-    """The device of one worker: a GPU, or the CPU of a machine without GPUs."""
+    """The device of one worker: a GPU, or the CPU (`gpu` is None)."""
 
     gpu: Gpu | None = None
 
@@ -65,7 +65,7 @@ class Device:
         return self.gpu.uuid if self.gpu else "cpu"
 
     def name_for(self, target: Target | None) -> str | None:
-        """The name of the hardware for jobs with this target; None if this device has none."""
+        """The name of the hardware that runs jobs with this target; None if this device cannot run them."""
         if target == "cpu" or (target is None and not self.gpu):
             return cpu_name()
         return self.gpu.name if self.gpu else None
@@ -101,19 +101,19 @@ def cpu_facts() -> dict[str, str]:
 
 
 def vector_extensions(facts: Mapping[str, str]) -> str:
-    """The vector extensions of a CPU with these fields, by the names of their intrinsics."""
+    """The vector extensions of a CPU with these /proc/cpuinfo fields, such as `AVX2 FMA`."""
     flags = set((facts.get("flags") or facts.get("features", "")).split())
     found = [name for flag, name in _VECTOR_EXTENSIONS if flag in flags]
     return " ".join(found) or "unknown"
 
 
 def clock_mhz(facts: Mapping[str, str], root: Path = Path("/sys/devices/system/cpu/cpu0")) -> int | None:
-    """The maximum clock if known, else the current one; None if neither is, as in many virtual machines."""
+    """The maximum clock, else the current clock; None if neither is known, as in many virtual machines."""
     try:
         return int((root / "cpufreq/cpuinfo_max_freq").read_text()) // 1000
     except (OSError, ValueError):
-        told = facts.get("cpu mhz", "")
-        return round(float(told)) if told else None
+        current = facts.get("cpu mhz", "")
+        return round(float(current)) if current else None
 
 
 def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> str:

@@ -1,4 +1,4 @@
-"""A dispatch mode that sees every operator torch executes."""
+"""A dispatch mode that sees every operator that torch executes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A TorchDispatchMode that does not import the compiler.
 
-    Torch wraps modes so that its compiler skips them, and imports the compiler for that, which takes two
+    By default torch wraps modes so that its compiler skips them. That imports the compiler, which takes two
     seconds in every worker.
     """
 

@@ -1,7 +1,7 @@
 """Studies a task before candidates are written: its operator graph, and its baselines as candidates.
 
-The graph is traced in this process, where the reference runs too. The code of compiled baselines was captured
-when they were compiled; otherwise they are compiled again in a child process.
+The graph is traced in this process, which also runs the reference. The code of a compiled baseline was
+captured when the baseline was compiled; if not, a child process compiles it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.records import BadInput, BaselineSeed, Graph, StudyData
 
 _WRITER_NAMES = {"compile": "torch.compile", "max_autotune": "torch.compile max-autotune"}
-"""Who wrote a seed; eager ones are PyTorch's."""
+"""Who wrote the seed of a compiled baseline. PyTorch wrote the others."""
 
 
 def study_task(
@@ -25,10 +25,10 @@ def study_task(
     report: Callable[[str], None],
     captured: Mapping[str, str],
 ) -> StudyData:
-    """The operator graph and the baselines as candidates, or why either is missing.
+    """The operator graph and the baselines as candidates, or the reason why one of them is missing.
 
     `benches`: one for each shape of the task. `captured`: sources that were captured when the baselines were
-    compiled. A compiler's code is for one shape, so that a task with several has none.
+    compiled. Compiled code handles one shape only, so a task with several shapes has no compiled seeds.
     """
     report("reading the operator graph")
     bench, graph, graph_error, other_graphs = benches[0], None, "", tuple[Graph, ...]()
@@ -48,14 +48,14 @@ def study_task(
 
 
 def _other_graphs(benches: Sequence[Bench]) -> tuple[Graph, ...]:
-    """The graphs of the further shapes; of a task with one shape, that for another batch size."""
+    """The graphs of all shapes but the first. With only one shape: its graph at another batch size."""
     if len(benches) > 1:
         return tuple(operator_graph(bench.reference, bench.new_seed()) for bench in benches[1:])
     bench, seed = benches[0], benches[0].new_seed()
     resizing = bench.find_resizing(seed)
     try:
         return (operator_graph(bench.reference, seed, resizing),) if resizing else ()
-    except BadInput:  # it is traced for its own batch size only
+    except BadInput:  # the graph can be traced only for its own batch size
         return ()
 
 
@@ -72,8 +72,8 @@ def _seeds(
         except NoSeed as reason:
             errors[_writer_name(variant)] = str(reason)
     if uncaptured := [name for name in baselines if name in MODES and not sources.get(name)]:
-        written, refused = _capture_in_child(bench, uncaptured)
-        sources, errors = sources | written, errors | refused
+        captured_now, failures = _capture_in_child(bench, uncaptured)
+        sources, errors = sources | captured_now, errors | failures
     seeds = tuple(
         BaselineSeed(name, _writer_name(name), sources[name]) for name in baselines if sources.get(name)
     )
@@ -81,7 +81,7 @@ def _seeds(
 
 
 def _capture_in_child(bench: Bench, baselines: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Compile baselines in a child; returns their sources, and by name why some have none."""
+    """Compile baselines in a child process. Returns their sources, and for those without, the reasons."""
     seconds = bench.options.build_timeout
     sources: dict[str, str] = {}
     errors: dict[str, str] = {}

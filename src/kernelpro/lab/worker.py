@@ -1,12 +1,13 @@
 """The worker process: reads jobs and writes results as JSON lines. Needs only Python and torch.
 
 Each input line is a `records.Job`; each output line is a `records.Result` or `records.Progress` (key `type`).
-The build of a queued job starts at once, so that compilers run while the device is measuring. A `compile` job
-is nothing but such a build, of a reference, whose result, if any, comes when it is there.
+The build of a queued job starts at once, so that compilers run while the device measures. A `compile` job
+only starts a build, of candidates or of a reference; its result, if it has one, follows when it is ready.
 
-A pool starts the worker with `SHARED_IMPORT`, the variables of `start_environment`, and its whole environment
-as the first line of input. The worker imports torch, forks the process that starts sandboxes, and only then
-reads that line: both share one import of torch, and no sandbox can find a key in its memory.
+A pool starts the worker with the argument `SHARED_IMPORT` and the variables of `start_environment`, and
+sends its own environment as the first line of input. The worker imports torch, forks the zygote (the process
+that starts sandboxes), and only then reads that line. So both share one import of torch, and no sandbox can
+find an API key in its memory.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from kernelpro.records import Job, Record, Result
 from kernelpro.records.base import describe_bug
 
 _ORPHAN_CLEANUP_SECONDS = 20.0
-"""Seconds that an orphan has to clean up before it is killed."""
+"""Seconds in which a worker whose parent died must clean up before it kills itself."""
 _POLL_SECONDS = 0.2
 DEVICE_FAILED = 75
 """Exit code of a worker whose device failed its health check."""
 SHARED_IMPORT = "--environment-on-stdin"
-"""The argument of a worker that a pool starts; see above."""
+"""The argument with which a pool starts a worker; see above."""
 
 
 def start_environment(environment: dict[str, str], package_root: str) -> dict[str, str]:
-    """The variables that such a worker starts with: those that a sandbox may see.
+    """The initial environment of such a worker: variables that a sandbox may see.
 
-    Unlike a sandbox, it writes bytecode: nothing else imports all of the lab.
+    Unlike a sandbox, the worker writes bytecode: no other process imports all of the lab.
     """
     bytecode = "PYTHONDONTWRITEBYTECODE"
     plain = [name for name in ("TMPDIR", "KERNELPRO_SANDBOX", bytecode) if name in environment]
@@ -52,7 +53,7 @@ def start_environment(environment: dict[str, str], package_root: str) -> dict[st
 
 
 def _start_with_shared_import(lines: TextIO) -> SandboxLauncher | None:
-    """Fork the zygote, then take over the environment of the pool."""
+    """Fork the zygote, then adopt the environment of the pool."""
     launcher = None
     if importlib.util.find_spec("torch"):
         launcher = SandboxLauncher(os.environ.get("KERNELPRO_SANDBOX", "auto"), fork=True)
@@ -68,11 +69,11 @@ def _start_with_shared_import(lines: TextIO) -> SandboxLauncher | None:
 def serve(
     lines: TextIO, output: TextIO, sandbox: str = "auto", launcher: SandboxLauncher | None = None
 ) -> None:
-    """Run jobs until the input ends. A line that is not a job gets an error as its result."""
+    """Run jobs until the input ends. A line that is not a job gets an error result."""
     if importlib.util.find_spec("torch") is None:
         return _serve_without_torch(lines, output)
     harden_parent()
-    # without a fork of this process, another one imports torch while this one does
+    # without a launcher, the zygote is a new process that imports torch while this one does
     launcher = launcher or SandboxLauncher(sandbox)
     from kernelpro.lab.jobs import JobRunner
     from kernelpro.lab.sandbox.health import DeviceUnhealthy
@@ -141,7 +142,7 @@ def _orphaned() -> bool:
 
 
 class Terminated(BaseException):
-    """SIGTERM ends this process. Not SystemExit: a task may raise that itself, and gets it as its error."""
+    """Raised by SIGTERM. It is not a SystemExit: tasks may raise that, which is reported as their error."""
 
 
 def _terminate(*_: object) -> None:
@@ -181,7 +182,7 @@ def _serve_stdin() -> None:
 
 
 def _exit_at_once() -> None:
-    """End this process without destroying every object: after an import of torch that takes half a second."""
+    """End this process without destroying every object, which takes half a second once torch is imported."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

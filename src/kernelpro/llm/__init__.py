@@ -1,15 +1,16 @@
-"""Language models: any provider, any OpenAI-compatible server, files in a folder, or transcripts of an
-earlier run.
+"""Language models: any provider, any OpenAI-compatible server, files in a folder, or the transcripts of a
+run.
 
-question.py      Question, AnswerFormat, Tool, Reply; the ways to get no answer
+question.py      Question, AnswerFormat, Tool, Reply; exceptions for questions without an answer
 by_name.py       `create_model(spec, ...)`: a Model from its name
 markdown.py      finds fenced blocks
 providers.py     names, keys and prices of providers; conversation.py asks them; failures.py classifies errors
 cap.py           the spending cap in dollars and tokens, shared by all roles
-transcripts.py   every exchange, durably; recording.py stores and reuses them; replay.py answers from them
+transcripts.py   stores every exchange durably; recording.py reuses them; replay.py answers from them
 inbox.py         questions and answers as files
 
-Input: questions. Output: checked values with their cost. Answers are data: this package runs nothing in them.
+Input: questions. Output: parsed and checked values with their cost. Answers are data: this package executes
+nothing in them.
 """
 
 from kernelpro.llm.by_name import create_model

@@ -21,9 +21,9 @@ def create_model(
     transcripts: Transcripts | None = None,
     runs: Path | None = None,
 ) -> Model:
-    """Create the model that `spec` names. Raises BadInput with what is wrong and what to do.
+    """Create the model that `spec` names. Raises BadInput, which says what is wrong and what to do.
 
-    `provider:model`; `http://host:port/v1#model` or `openai-compatible:URL#model`; `inbox:DIR`;
+    `spec` is `provider:model`, `http://host:port/v1#model`, `openai-compatible:URL#model`, `inbox:DIR` or
     `replay:PATH`, where PATH may be the name of a run in `runs`. All roles of a run share one cap and one
     transcript file.
     """
@@ -42,7 +42,7 @@ def with_absolute_path(spec: str, runs: Path) -> str:
 
 
 def _replay_path(name: str, runs: Path | None) -> Path:
-    """Return the file or folder of this name, or the run of this name."""
+    """Return the file or folder with this name, or else the run with this name."""
     path = Path(name).expanduser()
     return runs / name if runs and not path.exists() and (runs / name).exists() else path
 

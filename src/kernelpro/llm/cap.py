@@ -1,8 +1,8 @@
 """The spending cap in dollars and tokens, shared by all roles of a run.
 
-A request passes if the amount spent, the estimated prompts of requests in flight and the estimate of its own
-prompt stay within the cap. The length of an answer is known only afterwards. So the answers in flight when
-the cap is reached may exceed it, and nothing else. Amounts are exact decimals.
+A request may start if the amount spent, the estimated prompts of all requests in flight and the estimate of
+its own prompt together stay within the cap. The length of an answer is known only afterwards: only answers
+that are in flight when the cap is reached can exceed it. Amounts are exact decimals.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kernelpro.llm.question import CapReached
 from kernelpro.records import Cost
 
 _CHARACTERS_PER_TOKEN = 3
-"""English has about four, CUDA and Triton source a little over three: the estimate is rather too high."""
+"""English has about four, CUDA and Triton source a little over three: estimates tend to be too high."""
 
 
 def estimate_tokens(characters: int) -> int:
-    """Estimate the tokens of a text of this length."""
+    """Estimate the number of tokens of a text with this many characters."""
     return -(-characters // _CHARACTERS_PER_TOKEN)
 
 
@@ -42,7 +42,7 @@ class _Account:
 
 
 class SpendingCap:
-    """Limits in dollars and tokens (0: none). Thread-safe."""
+    """Limits in dollars and tokens (0 means no limit). Thread-safe."""
 
     def __init__(self, dollars: float | Decimal = 0, tokens: int = 0) -> None:
         self._max_dollars, self._max_tokens = Decimal(str(dollars)), tokens
@@ -59,12 +59,12 @@ class SpendingCap:
 
     @property
     def spent(self) -> Cost:
-        """Everything spent so far."""
+        """The cost so far."""
         return self._total.cost
 
     @property
     def dollars(self) -> Decimal:
-        """Dollars spent, exactly."""
+        """The exact amount spent, in dollars."""
         return self._total.dollars
 
     @property
@@ -73,11 +73,11 @@ class SpendingCap:
         return self._max_dollars > 0
 
     def by_role(self) -> dict[str, Cost]:
-        """Cost by role."""
+        """The cost so far by role."""
         return {role: account.cost for role, account in self._roles.items()}
 
     def by_key(self) -> dict[str, Cost]:
-        """Cost by question key."""
+        """The cost so far by question key."""
         return {key: account.cost for key, account in self._keys.items()}
 
     @contextmanager
@@ -95,7 +95,7 @@ class SpendingCap:
                 self._reserved_dollars -= dollars
 
     def charge(self, role: str, key: str, dollars: Decimal, tokens: Tokens) -> None:
-        """Count one request. The money is spent, so this never raises."""
+        """Count one request. Never raises CapReached, because the money is already spent."""
         self._count(role, key, dollars, tokens.input, tokens.output, 1)
 
     def restore(self, spent: Iterable[tuple[str, str, Decimal, Cost]]) -> None:

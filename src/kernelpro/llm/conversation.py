@@ -1,8 +1,8 @@
-"""Ask one provider one question: requests, tool calls and re-asks until the answer has its format.
+"""Asks one provider one question: requests, tool calls and re-asks until the answer has its format.
 
-1. Check the cap; send the conversation; retry transient failures; record the usage.
-2. Tool calls: check the arguments, call, send the results, go to 1.
-3. Text: parse it. If it is malformed, say in the same conversation what is wrong and go to 1.
+1. Check the cap, send the conversation, retry transient failures, and record the usage.
+2. If the response has tool calls: check their arguments, call the tools, send the results, and go to 1.
+3. If it is text: parse it. If it is malformed, say in the same conversation what is wrong, and go to 1.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_RESULT_CHARACTERS = 60_000
-"""Characters of a tool's result, about 20,000 tokens: a whole CUTLASS header fits, a folder dump does not."""
+"""Size limit of a tool's result, about 20,000 tokens. A whole CUTLASS header fits, a folder dump does not."""
 _CUT = "it was cut off at the output token limit, so be briefer; "
 _AGAIN = "Please send the complete answer again in that format."
 _NO_TEMPERATURE_WITH_THINKING = "claude"
-"""Part of the names of models that reject a temperature while they think, whichever provider serves them."""
+"""Models whose name contains this reject a temperature while they think, whichever provider serves them."""
 _EXTRA_ROUNDS = 2
-"""Rounds in which a model without remaining tool calls is told so before the question is given up."""
+"""In this many more rounds, tool calls beyond the limit are refused. After them, the question fails."""
 
 
 class ProviderSource:
-    """An AnswerSource. Opens a connection pool for each question and closes it afterwards, on any event
-    loop."""
+    """An AnswerSource for models of providers.
+
+    It opens a connection pool for each question and closes it afterwards, so that it works on any event loop.
+    """
 
     def __init__(self, spec: str, settings: ModelSettings, cap: SpendingCap) -> None:
         self.name = spec
@@ -62,24 +64,24 @@ class ProviderSource:
         if cap.limits_dollars and not self.pricing.known:
             give = f"set it with --price {self.model.model_name}=INPUT/OUTPUT (dollars per million tokens)"
             raise BadInput(
-                f"{spec}: unknown price, so a dollar limit cannot hold; {give}, or limit tokens instead"
+                f"{spec}: unknown price, so a dollar limit cannot be enforced; {give}, or limit tokens"
             )
         self._notes_given: set[str] = set()
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
-        """Hold the conversation; returns the parsed answer."""
+        """Hold the conversation and return the parsed answer."""
         async with self.model:
             return await _Conversation(self, question, exchange).run(question)
 
     def note_once(self, exchange: Exchange, text: str) -> None:
-        """Add a note to the exchange, once per model."""
+        """Add a note to the exchange, but only the first time for this model."""
         if text not in self._notes_given:
             self._notes_given.add(text)
             exchange.notes.append(f"{self.name}: {text}")
 
     def library_settings(self, question: Question[Any]) -> LibrarySettings:
-        """Settings of one request. The fixed part of the prompt is cached if the provider can; the
-        conversation only if there are tools."""
+        """Settings of one request. The provider caches the fixed part of the prompt if it can, and the
+        conversation only if the question has tools."""
         settings = self.settings
         values: dict[str, Any] = {
             "timeout": settings.timeout,
@@ -92,8 +94,7 @@ class ProviderSource:
         ):
             values["temperature"] = settings.temperature
         if settings.effort is not None:
-            # the library cannot know whether a server given by its URL supports reasoning effort; the user
-            # does
+            # for a server given by its URL, only the user knows whether it supports reasoning effort
             values["openai_reasoning_effort" if "://" in self.name else "thinking"] = settings.effort
         if settings.max_output_tokens:
             values["max_tokens"] = settings.max_output_tokens
@@ -201,7 +202,7 @@ class _Conversation:
         return response
 
     def _record_usage(self, response: ModelResponse, expected: int) -> None:
-        """Count the request here and in the cap before anything else can fail, then store the response."""
+        """Count the request, here and in the cap, before anything else can fail; then store the response."""
         usage, exchange, provider = response.usage, self.exchange, self.provider
         tokens = Tokens(
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens
@@ -211,9 +212,9 @@ class _Conversation:
             for call in response.tool_calls
         ]
         text, thinking = response.text or "", response.thinking or ""
-        written = len(text) + len(thinking) + len(json.dumps(calls))
+        output_characters = len(text) + len(thinking) + len(json.dumps(calls))
         if not usage.has_values() or usage.unmeasured_requests:
-            tokens = Tokens(expected, estimate_tokens(written))
+            tokens = Tokens(expected, estimate_tokens(output_characters))
             provider.note_once(exchange, "the server does not report token usage: token counts are estimates")
         dollars = provider.pricing.response_cost(response, tokens)
         if dollars is None:
@@ -240,9 +241,9 @@ class _Conversation:
             used=used,
             finish=response.finish_reason,
         )
-        if response.parts:  # providers reject a conversation with an empty turn
+        if response.parts:  # providers reject conversations with an empty turn
             self.history.append(response)
-        self.characters += written
+        self.characters += output_characters
 
     # --- tools -----------------------------------------------------------------------------------------
 

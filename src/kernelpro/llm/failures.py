@@ -9,13 +9,13 @@ from kernelpro.llm.providers import KEY_FOR_URL, PROVIDERS
 from kernelpro.llm.secrets import redact
 
 _TRANSIENT_STATUS = {408, 409, 425, 429}
-"""Time-out, conflict, too early, too many requests. All statuses from 500 on are transient too."""
+"""Timeout, conflict, too early, too many requests. All statuses from 500 on are transient too."""
 _MAX_CHARACTERS = 300
-"""Length of a server's own message."""
+"""Maximum length of a server's own message."""
 
 
 UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
-"""What the library raises on an answer that is JSON but not of its protocol."""
+"""Exceptions of the library for answers that are JSON but violate the protocol."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Failure:
 
     text: str
     transient: bool
-    """Worth a retry."""
+    """Whether a retry may succeed."""
     retry_after: float | None = None
-    """Seconds, if the server said."""
+    """Seconds to wait before a retry; None if the server did not specify them."""
     permanent: bool = False
-    """No question to this model can succeed."""
+    """Whether no question to this model can succeed."""
 
 
 def classify(error: Exception, name: str) -> Failure:
@@ -55,7 +55,7 @@ def classify(error: Exception, name: str) -> Failure:
     if isinstance(error, exceptions.ModelContextWindowExceededError):
         return final(f"the prompt exceeds the context window{status}: {message}")
     if isinstance(error, (exceptions.ModelRequestTimeout, exceptions.ModelTimeoutError)):
-        return transient("no answer within the time-out")
+        return transient("no answer within the timeout")
     if isinstance(error, exceptions.ModelConnectionError):
         return transient(f"the connection failed: {message}")
     if isinstance(error, exceptions.ModelHTTPError):
@@ -75,7 +75,7 @@ def classify(error: Exception, name: str) -> Failure:
 
 
 def _server_message(error: Any) -> str:
-    """Return the server's message on one line, without keys."""
+    """Return the server's message as one line, with keys redacted."""
     body = getattr(error, "body", None)
     for _ in range(2):  # {"error": {"message": ...}}
         if isinstance(body, dict):

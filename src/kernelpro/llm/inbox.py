@@ -1,17 +1,16 @@
-"""`--model inbox:DIR`: a person, a coding agent or a batch system is the model. Questions and answers are
-files.
+"""`--model inbox:DIR`: a person, a coding agent or a batch system answers. Questions and answers are files.
 
     DIR/RUN__step-12__plan.md                       the question, written atomically
     DIR/RUN__step-12__plan.answer.md                the answer
-    DIR/RUN__step-12__plan.answer.1.bad.md          a malformed answer; the question says at its top what was
-    wrong
+    DIR/RUN__step-12__plan.answer.1.bad.md          a malformed answer; the question now shows the fault
     DIR/RUN__step-12__plan.answer.1.stale.md        an answer to an earlier question with another format
     DIR/answered/RUN__step-12__plan.STAMP.md        the question, once answered
     DIR/answered/RUN__step-12__plan.STAMP.answer.md the answer, once accepted
 
-Every name starts with the run's name, so runs can share a folder. STAMP is a hash of the key, the answer
-format and the run: a question asked again after a restart finds its answer even if its wording has changed (a
-note reports that). All moves are atomic renames, so several processes may use a folder at the same time.
+Every name starts with the name of the run, so that runs can share a folder. STAMP is a hash of the key, the
+answer format and the run. A question that is asked again after a restart therefore finds its answer even if
+its wording has changed; a note reports that. All moves are atomic renames, so that several processes may use
+a folder at the same time.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from kernelpro.records import BadInput, digest
 T = TypeVar("T")
 
 _MAX_BYTES = 4 * 2**20
-"""Size limit of an answer; the longest kernels have a hundredth of it."""
+"""Size limit of an answer. The longest kernels have a hundredth of it."""
 _SETTLE_SECONDS = 2.0
-"""Seconds without a change after which a malformed file counts as complete. A valid one is accepted at
-once."""
+"""A malformed answer is rejected only after this many seconds without a change, because it may still be
+written. A valid answer is accepted at once."""
 _HEAD = re.compile(r"<!-- kernelpro question key=(\S+) role=(\S+) stamp=(\S+) content=(\S+) -->")
 _FAULT = re.compile(r"<!-- fault -->.*?<!-- end of fault -->\n+", re.DOTALL)
 
 
 class InboxSource:
-    """An AnswerSource over a folder."""
+    """An AnswerSource whose questions and answers are files in a folder."""
 
     def __init__(self, folder: Path, settings: ModelSettings) -> None:
         self.name = f"inbox:{folder}"
@@ -91,13 +90,15 @@ class _QuestionFiles(Generic[T]):
         self._done = folder / "answered" / f"{name}.{self._stamp}.md"
         self._archive = _answer_file(self._done)
         self.fault = ""
-        """What was wrong with the last answer that this process read."""
+        """What was wrong with the last answer that this process read; empty if nothing was."""
 
     def poll(self, watching: bool) -> tuple[T, str, bool] | None:
-        """Return the value, its text and whether it answers this exact wording; None while there is no valid
-        answer."""
+        """Return the value, its text, and whether it answers this exact wording; None without a valid answer.
+
+        `watching`: whether the caller polls again, so that a malformed answer may still be completed.
+        """
         while True:
-            with contextlib.suppress(FileNotFoundError):  # another process moved a file: look again
+            with contextlib.suppress(FileNotFoundError):  # another process moved a file: try again
                 if self._archive.exists():
                     try:
                         return self._accept()
@@ -119,13 +120,13 @@ class _QuestionFiles(Generic[T]):
         text = _read(self._archive)
         value = self._question.answer_format.parse(text)
         if self._read_header(self._path)[0] == self._stamp:
-            with contextlib.suppress(FileNotFoundError):  # another process did
+            with contextlib.suppress(FileNotFoundError):  # another process has moved it
                 os.rename(self._path, self._done)
         return value, text, self._read_header(self._done)[1] in ("", self._question.content_hash)
 
     def _write_question(self) -> None:
-        """Write the question, unless it exists: someone may be answering it. One with another format is
-        replaced."""
+        """Write the question unless it exists, because somebody may be answering it. A question with another
+        answer format is replaced."""
         stamp = self._read_header(self._path)[0]
         if stamp == self._stamp:
             return
@@ -146,7 +147,7 @@ class _QuestionFiles(Generic[T]):
         _write(self._path, f"{head}\n<!-- fault -->\n{section}\n<!-- end of fault -->\n\n{rest}")
 
     def _read_header(self, path: Path) -> tuple[str, str]:
-        """Return stamp and content hash of a question file; empty if there is none."""
+        """Return the stamp and the content hash of a question file; empty strings if there is none."""
         try:
             head = _HEAD.match(path.read_text(errors="replace"))
         except (FileNotFoundError, IsADirectoryError):
@@ -166,7 +167,7 @@ def _unused_name(question: Path, pattern: str) -> Path:
 
 
 def _read(path: Path) -> str:
-    """Read an answer. Raises Malformed if it is not text, FileNotFoundError if it is gone."""
+    """Read an answer. Raises Malformed if it is not text, FileNotFoundError if it no longer exists."""
     if path.exists() and not path.is_file():
         raise Malformed("the answer is not a regular file")
     try:

@@ -1,4 +1,4 @@
-"""Find the fenced code blocks of a Markdown answer."""
+"""Finds the fenced code blocks of a Markdown answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FencedBlock:
     """A fenced block."""
 
     language: str
-    """First word of the info string, in lower case, normalized."""
+    """The first word of the info string, normalized and in lower case."""
     info: str
     """The rest of the info string."""
     body: str
@@ -26,8 +26,10 @@ class FencedBlock:
 
 
 def fenced_blocks(text: str) -> list[FencedBlock]:
-    """Return all fenced blocks. A block ends with a fence at least as long as its first. Raises Malformed if
-    one is not closed."""
+    """Return all fenced blocks. Raises Malformed if one is not closed.
+
+    The closing fence of a block is at least as long as its opening fence.
+    """
     blocks: list[FencedBlock] = []
     mark, info, start, body = "", "", 0, list[str]()
     for number, line in enumerate(_lines(text), 1):
@@ -52,5 +54,5 @@ def fenced_blocks(text: str) -> list[FencedBlock]:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at line ends only: form feeds and the like are part of the source."""
+    """Split at line ends only. `str.splitlines` would also split at form feeds and other characters."""
     return text.replace("\r\n", "\n").split("\n")

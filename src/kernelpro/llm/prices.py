@@ -3,8 +3,8 @@
     ((input - cache_read - cache_written) * price.input + cache_read * price.cached
      + cache_written * price.cache_write + output * price.output) / 1e6
 
-A price set by the user is applied like this. Other models are billed by the library's price table, which
-knows tiers too.
+This formula applies to prices that the user sets. Other models are billed by the library's price table, which
+also has tiers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Price:
     input: Decimal
     output: Decimal
     cached: Decimal | None = None
-    """For cache reads; None: as input."""
+    """The price of cache reads; None means the price of input."""
     cache_write: Decimal | None = None
-    """For cache writes; None: as input."""
+    """The price of cache writes; None means the price of input."""
 
     @classmethod
     def parse(cls, text: str) -> Price:

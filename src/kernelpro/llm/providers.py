@@ -1,9 +1,8 @@
-"""Models of any provider through one library: their names, the variable that holds the key, the cost of an
-answer.
+"""Models of any provider through one library: their names, the variables for keys, and the cost of answers.
 
-The library (pydantic-ai) is imported when a provider is first used, and only by this module and
-`conversation`. Its features that fetch URLs or search the web are not used: a model receives text and our
-tools, nothing else.
+The library (pydantic-ai) is imported when a provider is first used, and only by this module, `conversation`
+and `failures`. Its features that fetch URLs or search the web are not used: a model receives only text and
+KernelPro's tools.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as LibraryModel
 
 KEY_FOR_URL = "KERNELPRO_API_KEY"
-"""Key for servers given by their URL. Keys of providers are never sent there."""
+"""The variable with the key for servers given by their URL. Keys of providers are never sent to such a
+server."""
 _REPORTING = ("openrouter",)
-"""Providers that report the cost with every answer."""
+"""Providers that report the cost of every answer."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class ProviderInfo:
     """What is needed to use a provider."""
 
     keys: tuple[str, ...]
-    """Environment variables for the key, one of which is needed; empty: the provider has its own
-    credentials."""
+    """Environment variables for the key, one of which must be set. Empty if the provider has credentials of
+    its own."""
     extra: str
-    """The library's extra to install."""
+    """The extra of the library to install."""
     default_model: str = ""
-    """Used if a key is set and no model is named; empty: a model must be named."""
+    """The model if a key is set and no model is named; empty if a model must be named."""
 
 
 PROVIDERS = {
@@ -57,8 +57,7 @@ PROVIDERS = {
 
 
 def connect(spec: str) -> LibraryModel:
-    """Return the library's model for `provider:model` or `URL#model`. Raises BadInput with what is
-    missing."""
+    """Return the library's model for `provider:model` or `URL#model`. Raises BadInput if it is unusable."""
     warnings.filterwarnings(
         "ignore", "Sampling parameters", UserWarning
     )  # the library drops a temperature that a model rejects
@@ -115,8 +114,8 @@ def _not_installed(spec: str, extra: str) -> BadInput:
 
 
 class Pricing:
-    """Cost of requests to one model: by the user's price, else as the provider reports, else by the library's
-    table."""
+    """The cost of requests to one model: by the user's price, else as the provider reports it, else by the
+    library's table."""
 
     def __init__(self, price: Price | None, system: str, model: str) -> None:
         self._price, self._system, self._model = price, system, model

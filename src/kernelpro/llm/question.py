@@ -1,4 +1,4 @@
-"""Questions and replies: Question, AnswerFormat, Tool, Reply, and the ways to get no answer."""
+"""Questions and replies: Question, AnswerFormat, Tool, Reply, and the exceptions that end a question."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Malformed(Exception):
-    """An answer does not have its format. The message, for its author, says what is wrong."""
+    """An answer does not have its format. The message tells its author what is wrong."""
 
 
 class NoAnswer(Exception):
-    """A question ended without an answer. `cost` and `messages` hold what happened until then."""
+    """A question ended without an answer. `cost` and `messages` are those until then."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -35,11 +35,12 @@ class NoAnswer(Exception):
 
 
 class ModelError(NoAnswer):
-    """The question failed. The message is one line: which model, what happened, what to do."""
+    """The question failed. The message is one line: the model, what happened, and what to do."""
 
 
 class UnusableModel(ModelError):
-    """The model can answer no question: its key is rejected, its account empty or its name unknown."""
+    """The model can answer no question: its key was rejected, its account is empty, or its name is
+    unknown."""
 
 
 class ServerUnreachable(ModelError):
@@ -55,7 +56,7 @@ class CapReached(NoAnswer):
 
 
 class AnswerOutstanding(NoAnswer):
-    """The answer has not arrived. Asking again later with the same key finds it."""
+    """The answer has not arrived yet. Ask again later with the same key."""
 
     def __init__(self, message: str, key: str) -> None:
         super().__init__(message)
@@ -67,7 +68,7 @@ class AnswerFormat(Protocol[T_co]):
 
     @property
     def description(self) -> str:
-        """What the model is told about the format."""
+        """The description of the format for the model."""
         ...
 
     def parse(self, text: str) -> T_co:
@@ -82,10 +83,10 @@ class Tool:
     name: str
     description: str
     parameters: dict[str, Any]
-    """JSON schema of an object, in the subset that `schema` supports. Arguments are checked before the
+    """The JSON schema of an object, in the subset that `schema` supports. Arguments are checked before the
     call."""
     function: Callable[..., str]
-    """Called in a thread with the arguments as keywords. An exception goes to the model as text."""
+    """Called in a thread with the arguments as keywords. The model gets exceptions as text."""
     shell_command: str = ""
     """The equivalent shell command, for the inbox."""
 
@@ -104,9 +105,9 @@ class Question(Generic[T]):
     key: str
     """Stable across restarts, like `step-12/plan`."""
     role: str
-    """design, plan, code or debug: costs are counted by role."""
+    """design, plan, code or debug. Costs are counted by role."""
     system: str
-    """The same for many questions, so that providers can cache it."""
+    """The system prompt. It is the same for many questions, so that providers can cache it."""
     prompt: str
     answer_format: AnswerFormat[T]
     tools: tuple[Tool, ...] = ()
@@ -128,12 +129,12 @@ class Question(Generic[T]):
 
     @property
     def content_hash(self) -> str:
-        """Hash of the whole question. After a restart, a question with the same key may have another one."""
+        """Hash of the whole question. It may differ after a restart, although the key is the same."""
         return digest(self.role, self.system, self.prompt, self.format_hash)
 
     @property
     def format_hash(self) -> str:
-        """Hash of the answer format. An answer to another wording still fits if this is equal."""
+        """Hash of the answer format. If it is equal, an answer to an earlier wording still fits."""
         tools = [
             json.dumps([tool.name, tool.description, tool.parameters], sort_keys=True) for tool in self.tools
         ]
@@ -155,19 +156,19 @@ class Reply(Generic[T]):
 
 @dataclass
 class Exchange:
-    """The record of a question being answered, complete up to the moment it stops."""
+    """What happened while a question was answered. It is up to date at any time, also if an error ends it."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     text: str = ""
     dollars: Decimal = Decimal(0)
-    """US dollars, exactly."""
+    """The exact cost in US dollars."""
     tokens_in: int = 0
     tokens_out: int = 0
     calls: int = 0
 
     def add(self, role: str, text: str, **more: Any) -> None:
-        """Append a message; empty extra fields are dropped."""
+        """Append a message. Extra fields without a value are dropped."""
         self.messages.append(
             {"role": role, "text": text} | {name: value for name, value in more.items() if value}
         )
@@ -183,7 +184,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """As the command line names it."""
+        """Its name as on the command line."""
         ...
 
     async def ask(self, question: Question[T]) -> Reply[T]:
@@ -192,13 +193,13 @@ class Model(Protocol):
 
 
 class AnswerSource(Protocol):
-    """Origin of answers: a provider, an inbox, transcripts. `RecordingModel` turns it into a Model."""
+    """A source of answers: a provider, an inbox or transcripts. `RecordingModel` turns it into a Model."""
 
     @property
     def name(self) -> str:
-        """As the command line names it."""
+        """Its name as on the command line."""
         ...
 
     async def answer(self, question: Question[T], exchange: Exchange) -> T:
-        """Return the parsed answer. `exchange` is filled along the way, also if an exception ends it."""
+        """Return the parsed answer. `exchange` is filled meanwhile, even if an exception is raised."""
         ...

@@ -1,4 +1,4 @@
-"""Turns an AnswerSource into a Model: reuses recorded answers and stores every exchange."""
+"""Turns an AnswerSource into a Model that reuses recorded answers and stores every exchange."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class RecordingModel:
-    """Without transcripts it stores nothing and asks every question. It reports notes as they arrive."""
+    """A Model that records. Without transcripts, it asks every question and stores nothing.
+
+    `report` is called with each note on an answer.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class RecordingModel:
         try:
             value = await self._source.answer(question, exchange)
         except AnswerOutstanding:
-            raise  # nothing has happened yet
+            raise  # there is nothing to record
         except BaseException as error:
             if isinstance(error, NoAnswer):
                 error.cost, error.messages = exchange.cost, exchange.messages
@@ -68,7 +71,7 @@ class RecordingModel:
             return None
         try:
             value = question.answer_format.parse(line.text)
-        except Malformed:  # the format has changed since
+        except Malformed:  # the format has changed since then
             return None
         note = f"{question.key} was answered before; the recorded answer is used"
         return Reply(value, line.text, line.cost, line.messages, (*line.notes, note))

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ReplaySource:
-    """Prefers the answer to the exact question, else the last answer to its key, with a note."""
+    """Returns the recorded answer to the exact question, or else the last answer to its key, with a note."""
 
     def __init__(self, path: Path) -> None:
         file = path / FILE if path.is_dir() else path

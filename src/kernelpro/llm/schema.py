@@ -1,8 +1,8 @@
 """The subset of JSON schema for tool parameters, and the check of arguments against it.
 
 Supported keywords: type, description, properties, required, items, enum, minimum, maximum, minLength,
-maxLength, maxItems, default. An object accepts only declared properties. A schema with another keyword is
-rejected when the tool is created, so that nothing is promised that is not checked.
+maxLength, maxItems, default. An object accepts only declared properties. A schema with any other keyword is
+rejected when the tool is created, so that schemas promise nothing that is not checked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def check(schema: dict[str, Any], where: str) -> None:
     if kind not in _TYPES:
         raise ValueError(f"{where}: type must be one of {', '.join(_TYPES)}, not {kind!r}")
     if unknown := set(schema) - _COMMON_KEYWORDS - _KEYWORDS[kind]:
-        raise ValueError(f"{where}: a schema of type {kind} cannot say {', '.join(sorted(unknown))} here")
+        raise ValueError(f"{where}: unsupported keywords for type {kind}: {', '.join(sorted(unknown))}")
     if schema.get("additionalProperties", False) is not False:
-        raise ValueError(f"{where}: an object takes no properties that it does not declare")
+        raise ValueError(f"{where}: additionalProperties must be false")
     for name, inner in schema.get("properties", {}).items():
         check(inner, f"{where}.{name}")
     if undeclared := set(schema.get("required", ())) - set(schema.get("properties", {})):
@@ -46,7 +46,7 @@ def check(schema: dict[str, Any], where: str) -> None:
 
 
 def violations(schema: dict[str, Any], value: Any, where: str = "") -> list[str]:
-    """Return what is wrong with a value, one line each; empty if it is valid."""
+    """Return the faults of a value, one line each; empty if it is valid."""
     kind: str = schema["type"]
     name = where or "the arguments"
     fits = isinstance(value, _TYPES[kind])

@@ -1,13 +1,13 @@
-"""Keep keys out of prompts, transcripts, files and messages."""
+"""Keeps keys out of prompts, transcripts, files and messages."""
 
 from __future__ import annotations
 
 import os
 
 _MIN_KEY_LENGTH = 8
-"""Shorter values are not keys, and removing them would damage ordinary text."""
+"""Shorter values are not keys, and replacing them would damage ordinary text."""
 _KEY_SUFFIXES = ("_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
-"""Suffixes of environment variables that hold provider keys."""
+"""Suffixes of the environment variables with provider keys."""
 
 
 def redact(text: str) -> str:

@@ -1,4 +1,4 @@
-"""How a model is asked: what users may set, with defaults that suit kernels."""
+"""Settings of requests to models, with defaults that suit kernels."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ class ModelSettings:
     """Settings of one role's model."""
 
     temperature: float | None = None
-    """None: the provider's default; many reasoning models accept no other."""
+    """None means the provider's default; many reasoning models accept no other."""
     effort: ReasoningEffort | None = None
-    """Reasoning effort, if supported; None: the provider's default."""
+    """Reasoning effort, if the model supports it; None means the provider's default."""
     max_output_tokens: int = 0
-    """Limit of one answer, including thinking; 0: the model's limit."""
+    """Limit for one answer, including thinking; 0 means the model's limit."""
     timeout: float = 900.0
-    """Seconds for one request. A kernel with a long chain of thought takes minutes."""
+    """Time limit in seconds for one request. A kernel with a long chain of thought takes minutes."""
     retries: int = 5
-    """Retries after time-outs, dropped connections, 429 and 5xx; about a minute with the back-off below."""
+    """Number of retries after timeouts, dropped connections, 429 and 5xx: about a minute with this
+    backoff."""
     backoff: float = 2.0
-    """Seconds before the first retry, doubled each time, with jitter. The server's Retry-After takes
-    precedence."""
+    """Seconds before the first retry, doubled for each further one, with jitter. The server's Retry-After
+    takes precedence."""
     max_wait: float = 120.0
-    """Seconds of a single wait. If a server asks for more, the question fails."""
+    """Limit in seconds for a single wait. If a server asks for more, the question fails."""
     reasks: int = 2
-    """How often a malformed answer is sent back."""
+    """How many times the model is asked to correct a malformed answer."""
     tool_rounds: int = 12
-    """Rounds of tool calls per question."""
+    """Maximum number of rounds with tool calls per question."""
     prices: Mapping[str, Price] = field(default_factory=dict)
-    """By model name, with or without the provider; takes precedence over the library's table."""
+    """Prices by model name, with or without the provider. They take precedence over the library's table."""
     wait: bool = False
-    """Inbox: wait for the answer instead of raising AnswerOutstanding."""
+    """For an inbox: wait for the answer instead of raising AnswerOutstanding."""
     poll: float = 1.0
-    """Inbox: seconds between polls."""
+    """For an inbox: seconds between polls."""
     scope: str = ""
-    """Inbox: the run's name, which prefixes its files."""
+    """For an inbox: the run's name, with which its file names begin."""
     progress: Callable[[str], None] = field(default=lambda line: None)
-    """Receives progress lines and remarks on answers."""
+    """Called with lines on progress, and with notes on answers."""
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in get_args(ReasoningEffort):

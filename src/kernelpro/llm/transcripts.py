@@ -1,8 +1,8 @@
-"""Every exchange of a run, one JSON line each, in a file that survives a crash.
+"""Stores every exchange of a run, one JSON line each, in a file that survives a crash.
 
-`append` writes a line completely and calls fsync before it returns. Processes that share a file take turns by
-flock. A line torn by a power failure is skipped when reading, and the next one starts on a new line. An
-exchange is stored when it ends, however it ends. A killed process loses the exchanges in flight.
+`append` writes a complete line and calls fsync before it returns. Processes that share a file take turns with
+flock. Readers skip a line that a power failure has truncated, and the next line starts on a new one. An
+exchange is stored when it ends, however it ends. A killed process loses its exchanges in flight.
 
 Fields: key, content_hash, format_hash, role, model, prompt_version, time, status, error, text, dollars, cost,
 notes, messages. Status: answered, failed (ModelError), capped (CapReached), stopped (cancelled, or an
@@ -26,7 +26,7 @@ from kernelpro.llm.secrets import redact
 from kernelpro.records import BadInput, Cost
 
 FILE = "transcripts.jsonl"
-"""File name in a run's folder."""
+"""Name of the file in a run's folder."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TranscriptEntry:
 
 
 class Transcripts:
-    """A file of exchanges, created with the first one. `prompts`: version of the prompts from now on."""
+    """A file of exchanges, which is created with the first one. `prompts`: the version of the prompts."""
 
     def __init__(self, path: Path, prompts: str = "") -> None:
         self.path, self._prompts = path, prompts
@@ -58,7 +58,7 @@ class Transcripts:
     def append(
         self, model: str, question: Question[Any], exchange: Exchange, error: BaseException | None = None
     ) -> None:
-        """Store an exchange. `error`: what ended it, if there is no answer."""
+        """Store an exchange. `error`: the exception that ended it without an answer."""
         data = {
             "key": question.key,
             "content_hash": question.content_hash,
@@ -102,7 +102,7 @@ class Transcripts:
                 continue
 
     def find(self, question: Question[Any]) -> TranscriptEntry | None:
-        """Return the answer to this exact question, if there is one."""
+        """Return the answer to this exact question; None if there is none."""
         return self._index().get((question.key, question.content_hash))
 
     def find_key(self, key: str) -> TranscriptEntry | None:
@@ -143,7 +143,7 @@ class Transcripts:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Call fsync on a folder: a new file is durable only after that."""
+    """Call fsync on a folder. A new file is durable only after that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -34,7 +34,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 def create_app(
     locations: Locations, token: str, loopback: bool = True, is_closed: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """The application. `is_closed`: whether the server is shutting down, so that streams end."""
+    """The application. `is_closed`: returns True once the server shuts down; streams then end."""
     handlers = _Handlers(locations, is_closed)
     run = "/runs/{root}/{run}"
     routes = [
@@ -59,7 +59,7 @@ def create_app(
 
 
 def _data(handler: Handler) -> Handler:
-    """Errors as JSON with one line that says what to do."""
+    """Report BadInput as JSON."""
 
     @functools.wraps(handler)
     async def handle(request: Request) -> Response:
@@ -72,7 +72,7 @@ def _data(handler: Handler) -> Handler:
 
 
 def _page(handler: Handler) -> Handler:
-    """Errors as a page."""
+    """Report BadInput as an HTML page."""
 
     @functools.wraps(handler)
     async def handle(request: Request) -> Response:
@@ -190,7 +190,7 @@ class _Handlers:
         return self._locations.run_folder(request.path_params["root"], request.path_params["run"])
 
     async def _with_store(self, request: Request, work: Callable[[RunStore], Any]) -> Any:
-        """Open the run's store in a thread, work with it there, and close it."""
+        """Open the run's store in a thread, call `work` with it there, and close it."""
         folder = self._folder(request)
 
         def act() -> Any:

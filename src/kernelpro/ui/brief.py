@@ -1,6 +1,6 @@
-"""A step in a few fields: what the tree, the list and the charts of the page need.
+"""A step in the few fields that the page's tree, list and charts need.
 
-It is read from stored JSON without decoding the records: a run may have 10,000 steps.
+The fields are read from stored JSON without decoding the records, because a run may have 10,000 steps.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ _PLAN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class StepBrief(Record):
-    """One step. Field names are short: thousands of them are sent."""
+    """One step. Field names are short because thousands of steps are sent."""
 
     n: int
     """Its number."""
     p: int
-    """Its parent."""
+    """The number of its parent."""
     a: str
     """Its action."""
     s: str
-    """Its state: the status of the verdict, why there is none, or its stage while it is open."""
+    """Its state: the status of the verdict, or the reason why there is none; while it is open, its stage."""
     open: bool = False
-    """It is being worked on, or waits for it."""
+    """Whether it is in progress or queued."""
     ms: float | None = None
-    """As measured."""
+    """The measured time of a call."""
     c: float | None = None
     """Its comparable time (records/comparable.py), by which steps are ranked."""
     x: float | None = None
-    """Speed-up over the hardest baseline."""
+    """The speed-up over the hardest baseline."""
     base: str = ""
-    """That baseline, named for people."""
+    """The display name of that baseline."""
     plan: str = ""
     by: str = ""
     compiler: bool = False
     pasted: bool = False
     donor: int = 0
     profiled: bool = False
-    """It was, or could not be."""
+    """Whether it was profiled, or profiling failed."""
     usd: float = 0.0
     tokens: int = 0
     lang: str = ""
@@ -55,12 +55,12 @@ class StepBrief(Record):
         return f"{result}, {self.x:.2f}x over {self.base}" if self.x else result
 
     def sparse(self) -> dict[str, Any]:
-        """As JSON, without fields at their default."""
+        """As JSON, without fields that have their default value."""
         return {name: value for name, value in vars(self).items() if value}
 
 
 def judged_again(step: StepBrief, verdict: Verdict, times: ComparableTimes) -> StepBrief:
-    """The step with its result of the final judging."""
+    """The step with the times of the final judging."""
     time, comparable = verdict.times.get("candidate"), times.interval(verdict)
     if time is None or comparable is None or not verdict.speedup:
         return step
@@ -70,7 +70,7 @@ def judged_again(step: StepBrief, verdict: Verdict, times: ComparableTimes) -> S
 
 
 def short_name(author: str) -> str:
-    """An author without the folder that its inbox or its files are in: `inbox:questions`."""
+    """An author's name without the parent folders of its inbox or files: `inbox:questions`."""
     return ", ".join(
         f"{kind}:{Path(path).name}" if kind in ("inbox", "files") else name
         for name in author.split(", ")
@@ -79,11 +79,11 @@ def short_name(author: str) -> str:
 
 
 UNREADABLE = "unreadable"
-"""The state of a step that is damaged. The run does it again when it is resumed."""
+"""The state of a damaged step. A resumed run repeats it."""
 
 
 def brief(step: dict[str, Any], times: ComparableTimes) -> StepBrief:
-    """The fields of a stored step. Of a damaged one only its number is known."""
+    """The fields of a stored step. Of a damaged step, only the number is known."""
     try:
         return _brief(step, times)
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -121,7 +121,7 @@ def _brief(step: dict[str, Any], times: ComparableTimes) -> StepBrief:
 
 
 def _ratios(measured: dict[str, Any]) -> dict[str, float]:
-    """The speed-ups of a stored verdict, or of one of its shapes."""
+    """The speed-ups in a stored verdict, or in one of its shapes, by baseline."""
     return {
         name: ratio["value"] for name, ratio in (measured.get("speedup") or {}).items() if "value" in ratio
     }

@@ -1,5 +1,5 @@
-"""Transcripts of a run for those who watch it. They may have hundreds of megabytes: no line is decoded twice,
-and of one step only its own."""
+"""Reads the transcripts of a run for the page. They may have hundreds of megabytes, so that the cost reader
+decodes each line once, and `exchanges` only the lines of one step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from kernelpro.records import Cost
 
 _KEY_PLACE = 100
-"""Bytes of a line in which its key stands: it is the first field."""
+"""A line's key is within this many first bytes, because it is the first field."""
 
 
 @dataclass
 class CostReader:
-    """Cost of the models by role. Reads what was appended since the last time."""
+    """The cost of the models by role. Each call reads only what was appended since the last one."""
 
     path: Path
     _offset: int = 0
     _roles: dict[str, Cost] = field(default_factory=dict)
 
     def roles(self) -> dict[str, Cost]:
-        """The cost of each role that was asked. An answer without a cost, from an inbox, counts as a call."""
+        """The cost of each role so far. An answer without a cost (from an inbox) counts as one call."""
         for data in self._new_lines():
             cost = Cost.from_json(data.get("cost") or {})
             role = str(data.get("role", ""))
@@ -35,7 +35,7 @@ class CostReader:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 text = file.read()
-        except OSError:  # no exchange yet
+        except OSError:  # there is no exchange yet
             return []
         complete = text.rpartition(b"\n")[0]
         self._offset += len(complete) + 1 if complete else 0

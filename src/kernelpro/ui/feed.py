@@ -1,8 +1,8 @@
-"""What changed in a run since a cursor, in batches: the live view of a run is the sum of its batches.
+"""The changes of a run since a cursor, in batches. The live view of a run is the sum of its batches.
 
-A cursor is the last event and the last change of a step that the page has seen. The first batches of a new
-page hold all steps, a few thousand at a time; later ones what is new. A page that reconnects continues with
-its cursor.
+A cursor names the last event and the last change of a step that the page has seen. The first batches of a new
+page have all steps, a few thousand at a time; later batches have only changes. A page that reconnects sends
+its cursor and continues there.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from kernelpro.ui.log import REQUESTS, LogLine, describe_applied, describe_event
 _STEPS_PER_BATCH = 2000
 _EVENTS_PER_BATCH = 5000
 _OLD_LINES = 300
-"""Lines of the log that a new page receives."""
+"""Number of log lines that a new page receives."""
 _LIFECYCLE = {event.kind for event in (RunStarted, RunPaused, RunFailed, RunStopped)}
 _QUESTIONS_EVERY = 2.0
-"""Seconds between two looks into the inbox."""
+"""Seconds between two checks of the inbox."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """What a page has seen."""
+    """What a page has seen: the last event, and the last change of a step."""
 
     event: int = 0
     change: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """The cursor that `str` wrote; the start for any other text."""
+        """Parse the text of a cursor. Any other text gives the cursor of a new page."""
         event, _, change = text.partition(".")
         return cls(int(event), int(change)) if event.isdigit() and change.isdigit() else cls()
 
@@ -63,28 +63,29 @@ class Cursor:
 
 @dataclass
 class RunFeed:
-    """Reads one run for one page. Used by one thread."""
+    """Reads one run for one page. Not thread-safe."""
 
     store: RunStore
     cursor: Cursor = field(default_factory=Cursor)
     _version: int = -1
     _state: str = ""
     _read_event: int = 0
-    """The last event that was read. Events before the cursor are read as well, for the clock."""
+    """The last event that was read. Events before the cursor are read as well, to compute the clock."""
     _read_change: int = 0
     _clock: float = 0.0
-    """Seconds of work so far, the time between two sessions not counted."""
+    """Seconds of work so far, excluding the time between sessions."""
     _clock_at: float = 0.0
-    """When the last event happened."""
+    """The time of the last event."""
     _last: RunEvent | None = None
-    """The last event of the run's life cycle, and its time."""
+    """The last event of the run's life cycle."""
     _last_time: float = 0.0
+    """The time of that event."""
     _newest: deque[tuple[int, float, str, str]] = field(default_factory=lambda: deque(maxlen=_OLD_LINES))
-    """Events that are not in the log of the page yet."""
+    """Events that are not in the page's log yet."""
     _requests: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Requests of the user, by id."""
     _phases: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """What open steps are doing, and since when."""
+    """The phase of each open step, and when it began."""
     _best: StepBrief | None = None
     _times: ComparableTimes = field(default_factory=ComparableTimes)
     _counts: dict[int, StepBrief] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class RunFeed:
         steps, complete = self._read_steps()
         lines: list[LogLine] = []
         seen = self.cursor.event
-        if complete:  # otherwise the rest follows at once
+        if complete:  # otherwise the next batch follows at once
             self._version, self._state = version, state
             lines, seen = self._read_lines(), max(seen, self._read_event)
         self.cursor = Cursor(seen, self._read_change)
@@ -120,7 +121,7 @@ class RunFeed:
     # --- reading ---------------------------------------------------------------------------------------
 
     def _read_events(self) -> dict[int, float]:
-        """Read what is new. Returns the seconds of work until steps were settled."""
+        """Read new events. Returns, for each step that was settled, the seconds of work until then."""
         seconds: dict[int, float] = {}
         while True:
             rows = self.store.event_rows_after(self._read_event, _EVENTS_PER_BATCH)
@@ -128,7 +129,7 @@ class RunFeed:
                 self._read_event = id
                 if kind in REQUESTS:
                     self._requests[id] = (kind, data)
-                elif kind != SteeringApplied.kind:  # a new process applies the first ones before it starts
+                elif kind != SteeringApplied.kind:  # a process may apply requests before it logs its start
                     self._follow(timestamp, kind, data, seconds)
                 if id > self.cursor.event:
                     self._newest.append((id, timestamp, kind, data))
@@ -136,7 +137,7 @@ class RunFeed:
                 return seconds
 
     def _read_lines(self) -> list[LogLine]:
-        """The newest lines of the log. All steps are read: lines say how they ended."""
+        """The new lines of the log. All steps must have been read, because lines quote their outcomes."""
         lines = [line for row in self._newest if (line := self._log_line(*row))]
         self._newest.clear()
         return lines
@@ -157,9 +158,11 @@ class RunFeed:
         return LogLine(id, timestamp, kind, *described) if described else None
 
     def _follow(self, timestamp: float, kind: str, data: str, seconds: dict[int, float]) -> None:
-        """Keep the clock, the phases of open steps and the life cycle. Requests of the user do not move the
-        clock: they also arrive while no process works. Large runs have 100,000 events: only what is needed is
-        decoded."""
+        """Update the clock, the phases of open steps and the life cycle.
+
+        Requests of the user do not advance the clock, because they also arrive while no process runs. Large
+        runs have 100,000 events, so that only the necessary ones are decoded.
+        """
         if kind == RunStarted.kind:
             self._phases.clear()
         elif self._clock_at:
@@ -178,7 +181,7 @@ class RunFeed:
             self._last, self._last_time = read_event(kind, json.loads(data)), timestamp
 
     def _read_steps(self) -> tuple[list[StepBrief], bool]:
-        """The steps of the next batch, and whether they are the last ones."""
+        """The steps of the next batch, and whether the batch is complete: no further changes are stored."""
         new: list[StepBrief] = []
         times = self._comparable_times()
         while True:
@@ -201,7 +204,7 @@ class RunFeed:
         return self._times
 
     def _read_questions(self) -> bool:
-        """Look into the inbox now and then. Returns whether its questions changed."""
+        """Check the inbox every few seconds. Returns whether its questions have changed."""
         at, before = self._questions
         if time.monotonic() - at < _QUESTIONS_EVERY:
             return False
@@ -253,7 +256,7 @@ class RunFeed:
         }
 
     def _activity(self) -> list[dict[str, Any]]:
-        """What is going on: the jobs of workers, and steps that wait or are being written."""
+        """Current activity: the jobs of workers, and steps that wait or are being written."""
         jobs = {job: (stage, since) for job, stage, since in self.store.activity()}
         for step, (phase, since) in self._phases.items():
             jobs.setdefault(f"step {step}", (phase, since))
@@ -263,7 +266,7 @@ class RunFeed:
         ]
 
     def _read_account(self, best: StepBrief | None) -> list[dict[str, Any]]:
-        """The time account of the best kernel, once it is profiled."""
+        """The time account of the best kernel; empty until it is profiled."""
         if best is None or not best.profiled:
             return []
         if self._account[0] != best.n:
@@ -273,7 +276,7 @@ class RunFeed:
         return self._account[1]
 
     def _read_costs(self) -> dict[str, Any]:
-        """Cost of the models in total and by role. Authors without transcripts report it in their steps."""
+        """The cost of the models, in total and by role. Authors without transcripts report costs by step."""
         roles = self._costs.roles()
         dollars = sum(step.usd for step in self._counts.values())
         tokens = sum(step.tokens for step in self._counts.values())
@@ -297,7 +300,7 @@ class RunFeed:
 
 
 def read_all(store: RunStore) -> dict[str, Any]:
-    """The whole run in one batch, for views that do not follow it. Raises BadInput if it cannot be read."""
+    """The whole run in one batch, for pages that do not follow it. Raises BadInput if it cannot be read."""
     feed, batch = RunFeed(store), None
     steps: list[dict[str, Any]] = []
     seconds: dict[int, float] = {}

@@ -1,5 +1,4 @@
-"""Where runs and benches are: the folder of runs, and the folder of each bench with the runs of its
-searches."""
+"""Where runs and benches are: the folder of runs, and the folder of each bench with its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from kernelpro.engine.store import RunStore
 from kernelpro.records import BadInput
 
 MAIN = "runs"
-"""The name of the folder of runs, beside the names of benches."""
+"""The name of the main folder of runs in addresses, where others are named after their bench."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class Locations:
         return {path.parent.name: path.parent for path in paths if path.parent.name != MAIN}
 
     def run_folders(self) -> list[tuple[str, Path]]:
-        """(name of the root, folder) of every run of the main folder."""
+        """The runs of the main folder, as (name of the root, folder)."""
         return [(MAIN, path.parent) for path in sorted(self.runs_dir.glob("*/run.db"))]
 
     def run_folder(self, root: str, run: str) -> Path:
-        """The folder of a run. Raises BadInput if there is none: names never leave the known folders."""
+        """The folder of a run. Raises BadInput if there is none. No name leads outside the known folders."""
         folder = self.roots().get(root)
         known = {path.parent.name: path.parent for path in folder.glob("*/run.db")} if folder else {}
         if run not in known:

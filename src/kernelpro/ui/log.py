@@ -40,14 +40,14 @@ _UNITS = {
 
 
 _IN_EFFECT: dict[type[RunEvent], str] = {
-    BudgetAdded: "the added budget counts from step {step} on",
-    NodePinned: "the pin holds from step {step} on",
+    BudgetAdded: "the added budget is available from step {step} on",
+    NodePinned: "the pin applies from step {step} on",
     BranchClosed: "the branch is closed from step {step} on",
     BranchOpened: "the branch is open from step {step} on",
     HintGiven: "authors read the hint from step {step} on",
-    HintWithdrawn: "authors do not read the hint from step {step} on",
+    HintWithdrawn: "authors no longer read the hint from step {step} on",
     KernelPasted: "your kernel is step {step}",
-    ProfileRequested: "the profile is being made",
+    ProfileRequested: "the step is being profiled",
 }
 REQUESTS = {event.kind for event in _IN_EFFECT} | {StopRequested.kind, ResumeRequested.kind, AnswerGiven.kind}
 """The kinds of events that users add."""
@@ -62,16 +62,16 @@ class LogLine(Record):
     kind: str
     text: str
     step: int = 0
-    """The step that it is about; 0: none."""
+    """The number of the step that it is about; 0 if there is none."""
     level: str = ""
-    """`user`, `good`, `poor` (a step that did not pass), `bad` or empty."""
+    """`user`, `good`, `poor` (a step that did not pass), `bad` (an error) or empty."""
 
 
 def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
-    """Text, step and level of the line of an event; None if it has no line."""
+    """Text, step and level of an event's line; None if the log does not show the event."""
     match event:
         case RunStarted():
-            return "a process started to work on the run", 0, "good"
+            return "a process started to work on this run", 0, "good"
         case TaskMeasured(baselines, floor_ms):
             times = ", ".join(f"{baseline_name(name)} {ms:.4g} ms" for name, ms in baselines.items())
             return f"the task was measured: {times}; floor {floor_ms:.4g} ms", 0, ""
@@ -93,11 +93,11 @@ def describe_event(event: RunEvent) -> tuple[str, int, str] | None:
 
 
 def describe_applied(applied: SteeringApplied, request: RunEvent) -> tuple[str, int, str] | None:
-    """The line of a request that took effect or was refused; None if the run says so itself."""
+    """The line of a request that took effect or was refused; None if other events show it."""
     if applied.refused:
-        return f"the request could not be met: {applied.refused}", 0, "bad"
+        return f"your request was refused: {applied.refused}", 0, "bad"
     if isinstance(request, NodePinned) and not request.step:
-        return f"the search is free from step {applied.step} on", 0, ""
+        return f"nothing is pinned from step {applied.step} on", 0, ""
     text = _IN_EFFECT.get(type(request), "")
     return (text.format(step=applied.step), 0, "") if text else None
 

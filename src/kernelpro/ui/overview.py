@@ -1,4 +1,4 @@
-"""A run in one row of the list: its state, its best kernel, what it spent, and a small curve."""
+"""A run as one row of the list: its state, its best kernel, its cost, and a small curve of its progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Overview:
     _rows: dict[Path, tuple[object, dict[str, Any]]] = field(default_factory=dict)
 
     def rows(self, folders: list[tuple[str, Path]]) -> list[dict[str, Any]]:
-        """A row for each run, the one that was started last first. Runs that cannot be read have an error."""
+        """A row for each run, newest first. The row of a run that cannot be read has an error."""
         known = {folder for _, folder in folders}
         self._rows = {folder: row for folder, row in self._rows.items() if folder in known}
         rows = [self._row(root, folder) for root, folder in folders]
@@ -93,7 +93,7 @@ def _read(store: RunStore) -> dict[str, Any]:
 
 
 def _curve(steps: list[StepBrief]) -> list[float]:
-    """The best speed-up after each settled step, at a few points."""
+    """The best speed-up after each settled step, reduced to a few points."""
     best, values = 0.0, []
     for step in steps:
         if not step.open:

@@ -1,5 +1,5 @@
-"""The HTML of the page. Texts of candidates, models and users are escaped by the templates; markup comes from
-the templates alone. Style, charts and the parts of a step are the report's."""
+"""The HTML of the pages. The templates escape the texts of candidates, models and users; all markup comes
+from the templates. Style, charts and the parts of a step are shared with the report."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FILES = {
     "charts.js": REPORT_ASSETS / "charts.js",
     "echarts.js": REPORT_ASSETS / "vendor" / "echarts.min.js",
 } | {path.name: path for path in ASSETS.iterdir() if path.suffix in (".css", ".js")}
-"""The files that the server offers, by name."""
+"""The files that the server serves, by name."""
 
 
 VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {
     0x7F: "\u2421",
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\N{REPLACEMENT CHARACTER}"),
 }
-"""Control characters, terminal escapes among them, and changes of the writing direction are shown, not
-obeyed."""
+"""Visible replacements of control characters (such as terminal escapes) and of changes of the writing
+direction."""
 
 
 @cache
@@ -47,7 +47,7 @@ def page(template: str, **values: Any) -> str:
 
 
 def run_facts(store: RunStore) -> dict[str, Any]:
-    """What the page of a run says once, from its configuration."""
+    """Facts about a run that do not change, from its configuration."""
     config = store.config()
     return {
         "id": store.id,
@@ -61,7 +61,7 @@ def run_facts(store: RunStore) -> dict[str, Any]:
 
 
 def hears_hints(config: RunConfig) -> bool:
-    """Whether the author of the run reads hints: agents do, the playbook and files do not."""
+    """Whether the author of the run reads hints: LLM agents do, the playbook and files do not."""
     return config.author.partition(":")[0] == "team"
 
 

@@ -1,9 +1,9 @@
 """The waiting questions of a run whose model is an inbox, and answers that are checked before they are
 accepted.
 
-The page knows the answer format of a question as the team's agents do: from the role, the parent of the step,
-and the plan that was answered before. If the question on disk asks for another format, the answer is accepted
-unchecked, and the run checks it.
+The page derives the answer format of a question as the team's agents do: from the role, the parent of the
+step, and the earlier answer with the plan. If the question on disk asks for another format, the page accepts
+the answer unchecked, and the run checks it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MAX_CHARACTERS = 2**20
 
 
 def waiting(store: RunStore) -> list[dict[str, str]]:
-    """Key and role of every question that has no answer yet, oldest first."""
+    """The key and role of each question that has no answer yet, oldest first."""
     return [
         {"key": head[1], "role": head[2]} for path in _files(store) if (head := _read_head(path)) is not None
     ]
 
 
 def question(store: RunStore, key: str) -> dict[str, Any]:
-    """A waiting question with its text. Raises BadInput if it is not waiting."""
+    """A waiting question with its text. Raises BadInput if no such question is waiting."""
     path, head = _find(store, key)
     text = _HEAD.sub("", path.read_text(errors="replace"), count=1)
     return {
@@ -46,7 +46,7 @@ def question(store: RunStore, key: str) -> dict[str, Any]:
 
 
 def answer(store: RunStore, key: str, text: str) -> None:
-    """Check an answer and hand it to the run. Raises BadInput that says what is wrong with it."""
+    """Check an answer and pass it to the run. Raises BadInput if something is wrong with it."""
     check(store, key, text)
     path, _ = _find(store, key)
     target = path.with_name(path.name.removesuffix(".md") + ".answer.md")
@@ -57,9 +57,9 @@ def answer(store: RunStore, key: str, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.link(partial, target)  # fails if someone else has answered meanwhile
+        os.link(partial, target)  # fails if another answer was given meanwhile
     except FileExistsError:
-        raise BadInput(f"question {key} has an answer already") from None
+        raise BadInput(f"question {key} already has an answer") from None
     except OSError as error:
         raise BadInput(f"{target} cannot be written: {error.strerror}") from None
     finally:
@@ -96,7 +96,7 @@ def _files(store: RunStore) -> list[Path]:
 def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # it was answered meanwhile
+    except OSError:  # the run has read the answer and removed the file
         return 0.0
 
 
@@ -104,7 +104,7 @@ def _read_head(path: Path) -> re.Match[str] | None:
     try:
         with path.open(errors="replace") as file:
             return _HEAD.match(file.read(1000))
-    except OSError:  # it was answered meanwhile
+    except OSError:  # the run has read the answer and removed the file
         return None
 
 
@@ -117,7 +117,7 @@ def _find(store: RunStore, key: str) -> tuple[Path, re.Match[str]]:
 
 
 def _answer_format(store: RunStore, key: str, page: str) -> Any:
-    """The format of the answer; None if it is not known."""
+    """The format of the answer to a question; None if it is unknown."""
     match = _KEY.fullmatch(key)
     step = store.step(int(match[1])) if match else None
     if match is None or step is None:

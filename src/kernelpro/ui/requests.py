@@ -1,4 +1,4 @@
-"""Requests of the page, checked and stored as events of the run. `resume` also starts a process."""
+"""Requests of the page: they are checked and stored as events of the run. `resume` also starts a process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from kernelpro.records.events import (
 _MAX_HINT = 4000
 _MAX_SOURCE = 2**20
 _LOG = "resume.log"
-"""What a resumed run prints, in its folder."""
+"""The file with the output of a resumed run, in the run's folder."""
 _ERROR_LINES = 3
 
 
 def store_request(store: RunStore, data: dict[str, Any]) -> int:
-    """Check a request and store it; returns the id of its event. Raises BadInput if it makes no sense."""
+    """Check a request, store it, and return the id of its event. Raises BadInput if it is invalid."""
     kind = str(data.get("kind", ""))
     make = _MAKERS.get(kind)
     if make is None:
@@ -44,7 +44,7 @@ def store_request(store: RunStore, data: dict[str, Any]) -> int:
 
 def _stop(store: RunStore, data: dict[str, Any]) -> SteeringEvent:
     if store.state() != "running":
-        raise BadInput("no process works on this run")
+        raise BadInput("no process is working on this run")
     return StopRequested(bool(data.get("finish")))
 
 
@@ -54,10 +54,10 @@ def _add_budget(store: RunStore, data: dict[str, Any]) -> SteeringEvent:
     for name in ("candidates", "dollars", "tokens", "wall_seconds", "device_seconds"):
         amount = _number(data, name)
         if amount and not getattr(limits, name):
-            raise BadInput(f"this run has no limit of {name.replace('_', ' ')}: nothing to add to")
+            raise BadInput(f"this run has no limit on {name.replace('_', ' ')} that could be raised")
         amounts[name] = int(amount) if name in ("candidates", "tokens") else amount
     if not any(amounts.values()):
-        raise BadInput("say how much to add")
+        raise BadInput("no amount to add was given")
     return BudgetAdded(**amounts)  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def _number(data: dict[str, Any], name: str) -> float:
 def _step(store: RunStore, data: dict[str, Any], allow_root: bool = False) -> int:
     number = data.get("step")
     if not isinstance(number, int) or isinstance(number, bool):
-        raise BadInput("say which step")
+        raise BadInput("the number of the step is missing")
     if number == 0 and allow_root:
         return 0
     step = store.step(number)
@@ -106,7 +106,7 @@ def _hint(store: RunStore, data: dict[str, Any]) -> SteeringEvent:
 def _withdraw_hint(store: RunStore, data: dict[str, Any]) -> SteeringEvent:
     hint = data.get("hint")
     if not isinstance(hint, int):
-        raise BadInput("say which hint")
+        raise BadInput("the id of the hint is missing")
     return HintWithdrawn(hint)
 
 
@@ -133,7 +133,7 @@ def _profile(store: RunStore, data: dict[str, Any]) -> SteeringEvent:
     if step is None or step.ms is None:
         raise BadInput(f"step {number} did not pass: there is nothing to profile")
     if step.diagnosis or step.details.profile_error:
-        raise BadInput(f"step {number} was profiled already")
+        raise BadInput(f"step {number} has already been profiled")
     return ProfileRequested(number)
 
 
@@ -152,14 +152,14 @@ _MAKERS: dict[str, Callable[[RunStore, dict[str, Any]], SteeringEvent]] = {
 
 @dataclass
 class ResumedRuns:
-    """The processes that this page started with `kernelpro resume`. They go on when the page is closed."""
+    """The processes that this server started with `kernelpro resume`. They continue if the server ends."""
 
     _processes: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def resume(self, store: RunStore) -> int:
-        """Continue a run in a process of its own; returns the id of the event. Raises BadInput if it runs."""
+        """Continue a run in a new process. Returns the id of the event. Raises BadInput if it is running."""
         if store.state() == "running" or self._is_starting(store.folder):
-            raise BadInput("a process works on this run already")
+            raise BadInput("a process is already working on this run")
         if store.is_finished and not has_requests(store):
             raise BadInput("the run is finished: add budget or paste a kernel, then resume it")
         _require_files(store.config())
@@ -177,23 +177,23 @@ class ResumedRuns:
         return process is not None and process.poll() is None
 
     def status(self, folder: Path) -> dict[str, Any]:
-        """Whether the process of a run is being started, and what it printed if it failed."""
+        """Whether the process of a run is starting, and the end of its output if it failed."""
         process = self._processes.get(folder)
         if process is None:
             return {"starting": False, "error": ""}
         code = process.poll()
-        if code is None or code in (0, 1, 3, 130):  # ended, waits for answers, or was stopped
+        if code is None or code in (0, 1, 3, 130):  # it runs, ended, waits for answers, or was stopped
             return {"starting": code is None, "error": ""}
         try:
             lines = (folder / _LOG).read_text(errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        error = "\n".join(lines[-_ERROR_LINES:]) if code > 0 else f"the process was ended by signal {-code}"
+        error = "\n".join(lines[-_ERROR_LINES:]) if code > 0 else f"the process was killed by signal {-code}"
         return {"starting": False, "error": error}
 
 
 def _require_files(config: RunConfig) -> None:
-    """Raise BadInput if the author's files are gone, before a process fails because of it."""
+    """Raise BadInput if the author's files are missing, so that no process starts only to fail."""
     kind, _, path = config.author.partition(":")
     if kind == "files" and not Path(path).is_dir():
-        raise BadInput(f"the files of the author are gone: {path}")
+        raise BadInput(f"the author's folder of files no longer exists: {path}")

@@ -1,11 +1,12 @@
-"""Who may read and write: hosts, origins, the token, and headers that tell the browser the same.
+"""Access control: hosts, origins, the token, and headers that make the browser enforce the same rules.
 
-1. On a loopback address only requests for a loopback name are answered. A page of another site that resolves
-   its own name to 127.0.0.1 (DNS rebinding) is rejected by the name.
-2. Requests that a browser marks as coming from another site or origin are rejected. Links are followed.
-3. Every write needs the token. On another address than loopback, every request does.
-4. The address with the token sets a cookie that scripts cannot read and other sites cannot send, and leads to
-   the address without it.
+1. On a loopback address, the server accepts only requests for a loopback name. This rejects a page of another
+   site that resolves its own name to 127.0.0.1 (DNS rebinding).
+2. The server rejects requests that a browser marks as coming from another site or origin, except links to
+   pages.
+3. Every write needs the token. On other than loopback addresses, every request needs it.
+4. The address with the token sets a cookie and redirects to the address without the token. Scripts cannot
+   read the cookie, and other sites cannot send it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _YEAR = 365 * 24 * 3600
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine alone."""
+    """Whether a host name or address can only mean this machine."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -46,7 +47,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _follows_link(scope: Scope, headers: Headers) -> bool:
-    """Whether the user follows a link of another site to a page: that site learns nothing from it."""
+    """Whether the user follows a link from another site to a page. The other site cannot read the answer."""
     is_navigation = (
         headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     )
@@ -60,7 +61,7 @@ class Access:
     app: ASGIApp
     token: str
     loopback: bool
-    """The server is bound to a loopback address."""
+    """Whether the server is bound to a loopback address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,40 +83,40 @@ class Access:
         await (answer or self.app)(scope, receive, send_with_headers)
 
     def _reject(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to a request that is not allowed; None if it is."""
+        """The answer that rejects a request; None if the request is allowed."""
         host = headers.get("host", "")
         if self.loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
-            return PlainTextResponse("this server answers for localhost only\n", 421)
+            return PlainTextResponse("this server accepts requests for localhost only\n", 421)
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not _follows_link(
             scope, headers
         ):
-            return PlainTextResponse("requests from other sites are not answered\n", 403)
+            return PlainTextResponse("requests from other sites are rejected\n", 403)
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return PlainTextResponse("requests from other origins are not answered\n", 403)
+            return PlainTextResponse("requests from other origins are rejected\n", 403)
         is_write = scope["method"] not in ("GET", "HEAD")
         if is_write and headers.get("content-type", "").partition(";")[0] != "application/json":
-            return PlainTextResponse("send JSON\n", 415)
+            return PlainTextResponse("the content type must be application/json\n", 415)
         if (is_write or not self.loopback) and not scope["authorized"]:
             return PlainTextResponse("open the address with the token that `kernelpro ui` printed\n", 401)
         return None
 
     def _cookie_name(self, scope: Scope) -> str:
-        """Cookies of one host are shared by all ports: the port is part of the name."""
+        """The cookie's name. It includes the port, because all ports of a host share their cookies."""
         return f"kernelpro_{(scope.get('server') or ('', 0))[1]}"
 
     def _is_authorized(self, scope: Scope, headers: Headers) -> bool:
         cookies = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
-        except Exception:  # a malformed header of another program: no cookie
+        except Exception:  # another program sent a malformed header
             return False
         cookie = cookies.get(self._cookie_name(scope))
         given = headers.get("authorization", "").removeprefix("Bearer ") or (cookie.value if cookie else "")
         return hmac.compare_digest(given.encode(), self.token.encode())
 
     def _login(self, scope: Scope) -> Response | None:
-        """The address with the right token: set the cookie and leave the token out of the address."""
+        """The answer to an address with a token: set the cookie, and redirect to the address without it."""
         query = QueryParams(scope["query_string"])
         if scope["method"] != "GET" or "token" not in query:
             return None
@@ -123,7 +124,7 @@ class Access:
             return PlainTextResponse("wrong token: it changes with every start of `kernelpro ui`\n", 401)
         host = Headers(scope=scope).get("host", "")
         if self.loopback and not is_loopback(urlsplit(f"//{host}").hostname or ""):
-            return PlainTextResponse("this server answers for localhost only\n", 421)
+            return PlainTextResponse("this server accepts requests for localhost only\n", 421)
         response = RedirectResponse(scope["path"], 303)
         response.set_cookie(
             self._cookie_name(scope), self.token, max_age=_YEAR, path="/", httponly=True, samesite="strict"

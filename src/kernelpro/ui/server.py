@@ -1,4 +1,4 @@
-"""Serves the page: on a loopback address, or elsewhere with a token for every request."""
+"""Serves the pages: on a loopback address, or on another one that requires the token for every request."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ def serve(
     announce: Callable[[str], None],
     default_port: int = 8640,
 ) -> None:
-    """Serve until Ctrl-C. `port` None: the first free one from `default_port` on; 0: any. `announce` receives
-    the address with the token."""
+    """Serve until Ctrl-C.
+
+    `port`: None for the first free port from `default_port` on, 0 for any free port. `announce` is called
+    with the address that has the token.
+    """
     token = secrets.token_urlsafe(24)
     listener = _bind(host, port, default_port)
     server: uvicorn.Server | None = None

@@ -1,4 +1,4 @@
-"""Results of benches: a row for each problem, with the run behind it where there is one."""
+"""Results of benches: one row for each problem, with a link to its run if there is one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_BYTES = 64 * 2**20
 
 
 def summarize_benches(benches: dict[str, Path], overview: Overview) -> list[dict[str, Any]]:
-    """Name, size and result of every bench, the latest first."""
+    """The name, size and result of each bench, latest first."""
     found = []
     for name, folder in benches.items():
         bench = read_bench(name, folder, overview)
@@ -36,7 +36,7 @@ def summarize_benches(benches: dict[str, Path], overview: Overview) -> list[dict
 
 
 def read_bench(name: str, folder: Path, overview: Overview) -> dict[str, Any]:
-    """All rows of a bench: from its scoreboard, and from its runs while it has none."""
+    """All rows of a bench: from its scoreboard, and from runs that are not on the scoreboard yet."""
     board = _read_scoreboard(folder / scoreboard.FILE)
     runs = [(name, path.parent) for path in sorted((folder / "runs").glob("*/run.db"))]
     by_id = {row["id"]: row for row in overview.rows(runs)}
@@ -89,7 +89,7 @@ def _board_row(row: dict[str, Any], bench: str, runs: dict[str, dict[str, Any]])
 
 
 def _run_row(row: dict[str, Any], bench: str) -> dict[str, Any]:
-    """A search that is under way, or whose bench has not ended."""
+    """The row of a run that is in progress, or whose bench has not ended."""
     state = row["state"]
     status = ("passed" if row["speedup"] else "no kernel") if state == "finished" else state
     return {

@@ -263,4 +263,4 @@ def test_without_a_timeline_the_machine_code_is_not_lost() -> None:
         kernel.code and kernel.code.mix == {"fma32": 1} and kernel.share == 0.5 for kernel in profile.kernels
     )
     told = {note.what: note.why for note in collector._skipped}
-    assert told["timeline"] == "CUPTI is not here" and "equal part" in told["times of the kernels"]
+    assert told["timeline"] == "CUPTI is not here" and "equal shares" in told["times of the kernels"]

@@ -1,6 +1,6 @@
-"""References are compiled ahead of their turn, while another task is measured.
+"""Compiles references ahead of their turn, while another task is measured.
 
-compilers.py  a queue of references, served by processes of low priority
+compilers.py  a queue of references, served by low-priority processes
 process.py    what such a process does
 """
 

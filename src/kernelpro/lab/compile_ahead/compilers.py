@@ -1,7 +1,7 @@
-"""A queue of references that are compiled ahead of their turn, served by processes of low priority.
+"""A queue of references that are compiled ahead of their turn, served by low-priority processes.
 
-The judge then finds the code of torch.compile in the compilers' caches, and the code itself is a candidate
-(`seed`). Fake tensors also tell how much memory an eager call needs.
+The judge then finds torch.compile's code in the compilers' caches. The code itself becomes a candidate
+(`seed`). A call with fake tensors also shows how much memory an eager call needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROOT = str(Path(__file__).resolve().parents[3])
 """The folder of the package."""
 _MAX_PROCESSES = 4
 _TIMEOUT = 150.0
-"""Seconds for one reference: the largest networks take a minute on one core."""
+"""Time limit in seconds for one reference. The largest networks take a minute on one core."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class AheadRequest(Record):
 
 @dataclass(frozen=True)
 class AheadResult(Record):
-    """What is known of a reference before the judge prepares it."""
+    """What is known about a reference before the judge prepares it."""
 
     seed: str = ""
     """torch.compile's code as a candidate; empty if there is none."""
@@ -49,16 +49,16 @@ class AheadResult(Record):
     eager_bytes: int | None = None
     """Device memory of one eager call: parameters, inputs, intermediate tensors and outputs."""
     study: StudyData | None = None
-    """Its operator graph, without seeds; None if it cannot be traced without values."""
+    """Its operator graph, without seeds; None if it cannot be traced with fake tensors."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By stage: memory, compile, study."""
+    """Seconds by stage: memory, compile, study."""
 
 
 class AheadCompilers:
-    """Some processes that serve a queue of references. They start with the first one."""
+    """Processes that serve a queue of references. They start when the first reference is queued."""
 
     def __init__(self, processes: int | None = None, log: Path | None = None):
-        """`processes`: None for a quarter of the cores. `log`: gets what the processes print."""
+        """`processes`: None means a quarter of the cores, at most 4. `log`: a file for their output."""
         self._count = (
             min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) // 4) if processes is None else processes
         )
@@ -70,7 +70,7 @@ class AheadCompilers:
         self._closed = threading.Event()
 
     def begin(self, task: Task, target: Target, on_study: Callable[[StudyData], None]) -> None:
-        """Compile a reference, once, for whoever uses the compilers' caches later."""
+        """Compile a reference, once, into the compilers' caches. Its operator graph goes to `on_study`."""
         if task.id in self._begun or not self._count:
             return
         self._begun.add(task.id)
@@ -116,7 +116,7 @@ class AheadCompilers:
     def _start(self) -> subprocess.Popen[str]:
         cache = folders.cache("compiled")
         cache.mkdir(parents=True, exist_ok=True)
-        # the environment of the judge's baselines: settings of the compiler are part of the caches' keys
+        # as for the judge's baselines: the compiler's settings are part of the caches' keys
         environment = os.environ | clean_environment()
         environment |= {
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",

@@ -1,9 +1,9 @@
 """The process that compiles references ahead (compilers.py): requests on stdin, answers on stdout.
 
-torch.compile runs on fake tensors: it traces, generates and compiles code for the device, and stops before
-the first call. Where the compiler wants to benchmark on the device (whether to pad a matrix product), it is
-stopped: another task may be timed there. The judge then compiles that reference itself; its kernels are
-compiled here all the same, for the caches (`_fill_caches`).
+torch.compile runs on fake tensors: it traces the model, generates and compiles code for the device, and is
+stopped before the first call. It is also stopped if it is about to benchmark on the device (to decide whether
+to pad a matrix product), because another task may be measured there. The judge then compiles that reference
+itself, but its kernels are still compiled here to fill the caches (`_fill_caches`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kernelpro.records import BadInput, StudyData, Task
 
 
 class _NeedsDevice(Exception):
-    """The compiler wants to run something on the device."""
+    """The compiler is about to run something on the device."""
 
 
 class _Captured(BaseException):
-    """Raised instead of the first call of the compiled code; the compiler does not catch it."""
+    """Raised instead of the first call of the compiled code. The compiler does not catch BaseException."""
 
     def __init__(self, graph: Any, inputs: list[Any]):
         super().__init__()
@@ -48,7 +48,7 @@ def serve() -> None:
     )
     for line in sys.stdin:
         request = AheadRequest.from_json(json.loads(line))
-        faulthandler.dump_traceback_later(60, exit=False)  # where a slow one is
+        faulthandler.dump_traceback_later(60, exit=False)  # shows where a slow compilation is
         try:
             answer = _compile(request)
         except Exception as error:
@@ -60,7 +60,7 @@ def serve() -> None:
 
 
 def _never_benchmark() -> None:
-    """Stop the compiler where it would measure on the device."""
+    """Make the compiler raise _NeedsDevice instead of measuring on the device."""
     from torch._inductor.fx_passes import pad_mm
 
     from kernelpro.lab.seeds import call_before_benchmarks
@@ -74,8 +74,10 @@ def _never_benchmark() -> None:
 
 
 def _name_types_as_on_the_device() -> None:
-    """Let traced code say Tensor and Parameter where the values are fake: its text is part of a cache's key,
-    and a miss costs the judge four seconds."""
+    """Make traced code name the types of fake values as Tensor and Parameter.
+
+    The text of the traced code is part of a cache key, and a miss costs the judge four seconds.
+    """
     import torch
     from torch._dynamo.output_graph import SubgraphTracer
     from torch._subclasses.fake_tensor import FakeTensor
@@ -134,7 +136,7 @@ def _compile(request: AheadRequest) -> AheadResult:
 
 
 class _FakeReference:
-    """The part of `Reference` that is needed to trace a model."""
+    """The part of `Reference` that tracing a model needs."""
 
     def __init__(self, task: Task, model: Any, inputs: list[Any]):
         from kernelpro.lab import tree
@@ -160,14 +162,15 @@ class _FakeReference:
 
 
 def _study(task: Task, model: Any, inputs: list[Any], device: str) -> StudyData | None:
-    """The same operator graphs as the judge's study (lab/study.py), without any value."""
+    """The same operator graphs as those of the judge's study (lab/study.py), traced with fake tensors."""
     import torch
 
     from kernelpro.lab.tasks import batches
     from kernelpro.lab.tasks.graph import operator_graph
 
     reference: Any = _FakeReference(task, model, inputs)
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # of rejected batch sizes
+    # rejected batch sizes would log errors
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     try:
         graph = operator_graph(reference, 0)
         operators = [node.op for node in graph.nodes if node.op.startswith("aten.")]
@@ -191,7 +194,7 @@ def _float_types(model: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _set_precision(task: Task, model: Any, inputs: list[Any], device: str) -> None:
-    """The same flags as for the judge's baseline: they are part of the key in the compilers' caches."""
+    """Set the same flags as for the judge's baseline: they are part of the keys of the compilers' caches."""
     import torch
 
     default = (
@@ -202,7 +205,7 @@ def _set_precision(task: Task, model: Any, inputs: list[Any], device: str) -> No
 
 
 def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -> tuple[str, str]:
-    """torch.compile's code as a candidate, or why there is none."""
+    """torch.compile's code as a candidate, and if there is none, the reason."""
     import torch
     from torch._dynamo.exc import Unsupported
     from torch._inductor.output_code import CompiledFxGraph
@@ -218,17 +221,17 @@ def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -
     CompiledFxGraph.__call__ = stop  # type: ignore[method-assign,assignment]
     capture._tensor_key = _storage_key
     try:
-        # one graph: the code of the first of several is not a candidate
+        # fullgraph: the code of only the first of several graphs would not be a candidate
         torch.compile(model, fullgraph=True)(*inputs)  # type: ignore[no-untyped-call]
         return "", "no compiled code was called"
     except Unsupported as error:
-        return "", f"the compiler does not make one graph of it: {str(error).splitlines()[0]}"
+        return "", f"the compiler does not trace it as one graph: {str(error).splitlines()[0]}"
     except _Captured as captured:
         outputs: list[Any] = []
         tree.flatten(result if isinstance(result, list | tuple) else [result], outputs)
         strides = getattr(captured.graph, "output_strides", None)
         if strides is not None and len(strides) != len(outputs):
-            return "", f"{len(strides)} outputs of the compiled code for {len(outputs)} of the model"
+            return "", f"the compiled code has {len(strides)} outputs, but the model has {len(outputs)}"
         call = capture.GraphCall(captured.graph, captured.inputs, outputs)
         reference: Any = SimpleNamespace(task=task)
         try:
@@ -241,11 +244,11 @@ def _seed(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -
 
 
 def _fill_caches(task: Task, model: Any, inputs: list[Any], result: Any, device: str) -> None:
-    """Compile the reference as if no matrix product were padded.
+    """Compile the reference without padding any matrix product.
 
-    Code is cached by what it was compiled from: the judge, which lets the compiler benchmark, finds all of it
-    where nothing is padded, and most of its kernels elsewhere. The cache of whole traces does not depend on
-    what the compiler measures, and must not learn this guess.
+    The caches store code by what it was compiled from. The judge lets the compiler benchmark: if that pads
+    nothing, the judge finds all code in the caches, otherwise most of the kernels. The cache of whole traces
+    is off, because its keys do not include what the compiler measures: it would store this guess.
     """
     import torch
     from torch._functorch import config
@@ -258,7 +261,7 @@ def _fill_caches(task: Task, model: Any, inputs: list[Any], result: Any, device:
     original = padding._should_pad
     padding._should_pad = lambda *_, **__: False
     try:
-        # an error costs only the caches: the judge compiles this reference too, and reports what fails
+        # ignore errors: the judge compiles this reference too, and reports them
         with config.patch(enable_autograd_cache=False), contextlib.suppress(Exception):
             _seed(task, model, inputs, result, device)
     finally:
@@ -266,7 +269,7 @@ def _fill_caches(task: Task, model: Any, inputs: list[Any], result: Any, device:
 
 
 def _storage_key(tensor: Any) -> tuple[Any, ...]:
-    """Equal for tensors with the same memory, also for fake ones, which have no address."""
+    """Equal for tensors with the same memory; also for fake tensors, which have no address."""
     place = tensor.untyped_storage()._cdata, tensor.storage_offset()
     return (tensor.dtype, *place, tuple(tensor.shape), tuple(tensor.stride()))
 

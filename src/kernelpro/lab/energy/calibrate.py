@@ -1,8 +1,8 @@
 """Calibration of this machine's energy counter: its update period, its latency, and how well windows repeat.
 
-1. Idle: how long an update period is, how many joules it counts, what a reading costs.
-2. Under a load of matrix products: the same, and the latency from the start of the load to the end of the
-   first update period whose power is closer to the load's than to idle power.
+1. Idle: the length of an update period, and the joules per update.
+2. Under a load of matrix products: the same, the cost of a reading, and the latency from the start of the
+   load to the end of the first update period whose power is closer to the load's than to idle power.
 3. Windows of that load as the meter measures them: joules per product, their spread, and the ratio of one
    half of the windows to the other, whose interval must contain 1."""
 
@@ -73,7 +73,7 @@ class MatrixLoad:
 def calibrate(
     target: Target, report: Callable[[str], None], counter: EnergyCounter | None = None
 ) -> EnergyData:
-    """Calibrate `counter`, by default the machine's own. Without a usable counter the result has an
+    """Calibrate `counter`, by default that of this machine. Without a usable counter, the result has an
     `error`."""
     try:
         return _calibrate(counter or find_counter(target), target, report)
@@ -156,7 +156,7 @@ def _latency(trace: CounterTrace, started: float, halfway_watts: float) -> float
 def _measure_window(
     counter: EnergyCounter, load: MatrixLoad, seconds: float, period: UpdatePeriod
 ) -> tuple[float, EnergySpan]:
-    """Return the joules per product, and the span they were measured over."""
+    """Return the joules per product, and the span over which they were measured."""
     started, first_count = time.perf_counter(), load.product_count
     trace = poll(counter, lambda trace, elapsed: trace.duration() >= seconds)
     rate = (load.product_count - first_count) / (time.perf_counter() - started)

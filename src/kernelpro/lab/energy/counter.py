@@ -1,5 +1,5 @@
-"""Energy counters. A GPU has NVML's total-energy counter (the whole board, since the driver was loaded); a
-CPU has RAPL if the kernel exposes it (packages and memory). Both grow in steps, and nothing is visible
+"""Energy counters. A GPU has NVML's total-energy counter (the whole board, since the driver was loaded). A
+CPU has RAPL if the kernel exposes it (packages and memory). Both counters grow in steps and do not change
 between two steps."""
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _POWERCAP, _CPUS, _THERMAL = (
     Path("/sys/class/thermal"),
 )
 _ZONE_NAMES = ("package", "dram")
-"""Disjoint RAPL zones: `core` and `uncore` are parts of their package, `psys` contains everything."""
+"""Names of disjoint RAPL zones. Others overlap: `core` and `uncore` are part of their package, and `psys`
+contains everything."""
 _MMIO_SUFFIX = "-mmio"
-"""Zones with this suffix are the same registers, accessed through memory-mapped I/O."""
+"""Zones with this suffix read the same registers through memory-mapped I/O."""
 
 
 class NoEnergyCounter(Exception):
-    """No energy counter can be read, or it failed; the message is one line that says what to do."""
+    """There is no readable energy counter, or it failed. The message is one line that says what to do."""
 
 
 class EnergyCounter(Protocol):
@@ -35,7 +36,7 @@ class EnergyCounter(Protocol):
     name: str
 
     def joules(self) -> float:
-        """Return the energy since an arbitrary time in the past."""
+        """Return the energy in joules since an arbitrary but fixed time."""
 
     def state(self) -> DeviceState:
         """Return clocks, temperature and throttling, with the keys of gpu.Sensors.read; empty if unknown."""
@@ -66,8 +67,10 @@ class NvmlCounter:
 
 
 class CpuSensors:
-    """A CPU's clock, temperature and throttling, if Linux exposes them; only the first core of each package
-    is read."""
+    """A CPU's clock, temperature and throttling, if Linux exposes them.
+
+    Reads only the first core of each package.
+    """
 
     def __init__(self, cpus: Path = _CPUS, thermal: Path = _THERMAL):
         first_cores: dict[str, Path] = {}

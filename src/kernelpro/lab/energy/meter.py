@@ -1,18 +1,21 @@
 """The energy meter: joules per call of a candidate, compared with a baseline.
 
-1. Both sides are stopped: idle power, and the counter's update period, which determines how long windows are
-   (updates.py).
-2. Rounds of two windows, candidate and baseline in random order (window.py). A round with a rejected window
-   is repeated.
-3. Idle power again. It is reported, not subtracted.
-4. The ratios of energy, power and energy-delay product of each round; their geometric means with Student's
-   intervals over rounds (student.py).
+1. While both sides are stopped, measure idle power and the counter's update period. The period determines how
+   long windows are (updates.py).
+2. Run rounds of two windows: candidate and baseline in random order (window.py). A round with a rejected
+   window is repeated.
+3. Measure idle power again. It is reported, not subtracted.
+4. Take the ratios of energy, power and energy-delay product of each round. Report their geometric means with
+   Student's intervals over rounds (student.py).
 
 The number of rounds is fixed before the candidate is seen. The baseline runs in a sandboxed process of its
-own with as many buffer sets as the candidate, so that caches help both equally. The meter gives a reason
-instead of a number if the counter cannot resolve the energy, if too many windows were rejected, if the time
-of a call in the loop does not match the judged time, or if the baseline failed or did not fit into memory
-beside the candidate. Joules, watts and their product are never more exact than the worst window's uncertainty
+own with as many buffer sets as the candidate, so that caches help both equally.
+
+The meter reports a reason instead of a number if the counter cannot resolve the energy, if too many windows
+were rejected, if the time of a call in the loop does not match the judged time, or if the baseline failed or
+did not fit into memory beside the candidate.
+
+The intervals of joules, watts and energy-delay product are widened by the largest uncertainty of a window
 (updates.py), however well the windows agree."""
 
 from __future__ import annotations
@@ -36,20 +39,21 @@ from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.records import BadInput, Energy, EnergyWindow, Interval, Target
 
 ROUNDS = {"quick": 3, "normal": 5, "full": 5}
-"""Windows of the same kernel differ by 0.2 %: more rounds would not narrow an interval that includes a
-systematic error of 0.75 %."""
+"""Number of rounds by effort. Windows of the same kernel differ by 0.2 %: more rounds would hardly narrow an
+interval that includes a systematic error of 0.75 %."""
 _MAX_REPEATED_ROUNDS = 1.0
-"""Rounds that may be repeated, as a share of `ROUNDS`."""
+"""How many rounds may be repeated, as a share of `ROUNDS`."""
 _IDLE_SECONDS = 1.5
 _MIN_LOOP_TIME = {"cuda": 0.5, "cpu": 0.1}
-"""A call in the loop takes at least this share of its judged time, which is measured with cold caches. A
-kernel that gains more from warm caches is memory-bound; but if all buffer sets fit into the L2 of an H200, a
-call spends only 2 us on reading. A CPU's caches are ten times as fast as its memory."""
+"""A call in the loop must take at least this share of its judged time, which is measured with cold caches.
+Only a memory-bound kernel could gain more from warm caches; but if all buffer sets fit into the L2 of an
+H200, a call spends only 2 us on reading. A CPU's caches are ten times as fast as its memory."""
 _TINY_MS, _MIN_LOOP_TIME_TINY = 0.02, 0.2
-"""Below this time, most of a judged call is launch latency on an idle device, which back-to-back calls
-hide."""
+"""The time in ms below which a smaller share suffices: most of such a call is launch latency on an idle
+device, which back-to-back calls hide."""
 _MAX_LOOP_TIME = 1.5
-"""At its power limit, a board lowers its clocks in a loop by up to a third."""
+"""A call in the loop may take this multiple of its judged time: at its power limit, a board lowers its clocks
+by up to a third."""
 _LOOP_OVERHEAD_MS = 0.1
 
 
@@ -58,19 +62,19 @@ Round = dict[str, EnergyWindow]
 
 
 class EnergyMeter:
-    """Measures the energy of one task's candidates against one baseline, whose process is reused."""
+    """Compares the energy of one task's candidates with that of one baseline, whose process is reused."""
 
     def __init__(self, bench: Bench, baseline: str, baseline_ms: float, report: Callable[[str], None]):
-        """`baseline_ms` is the judged time of the baseline."""
+        """`baseline_ms`: the judged time of the baseline."""
         self._bench, self.baseline, self._baseline_ms, self._report = bench, baseline, baseline_ms, report
         self._baselines: Baselines | None = None
 
     def measure(
         self, participant: Participant, judged_ms: float, seeds: list[int], check: OutputCheck
     ) -> Energy:
-        """Measure the candidate that `participant` has loaded. `check` verifies its outputs."""
+        """Measure the candidate that is loaded in `participant`. `check` verifies its outputs."""
         if self._bench.plan.layout.takes_turns:
-            return Energy(unavailable="the device's memory is too small for candidate and baseline together")
+            return Energy(unavailable="candidate and baseline together do not fit into the device's memory")
         try:
             counter = find_counter(self._bench.target)
             participant.process.freeze()
@@ -159,7 +163,7 @@ def _require_judged_time(target: Target, side: Side, windows: list[EnergyWindow]
         label = "the candidate" if side.check else f"the baseline {side.name}"
         raise UnresolvedEnergy(
             f"{label} takes {loop_ms:.4f} ms per call in a loop but {side.judged_ms:.4f} ms as judged: "
-            "they cannot be the same work, so the energy of the loop is not that of a call"
+            "this cannot be the same work, so the energy of the loop is not that of a judged call"
         )
 
 

@@ -1,7 +1,7 @@
 """Confidence intervals of a few windows: Student's t on logarithms.
 
-A bootstrap of three values spans from the smallest to the largest, which contains the true mean in only 75 %
-of cases."""
+A bootstrap interval of three values spans from the smallest to the largest. It contains the true mean in only
+75 % of cases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernelpro.lab.measure.statistics import SYSTEMATIC
 from kernelpro.records import Interval
 
 _T_QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""By the number of values: half-width of the 95 % interval in standard errors. Hosts of the lab have no
-scipy."""
+"""By the number of values: the half-width of the 95 % interval in standard errors. A table, because hosts of
+the lab have no scipy."""
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -28,7 +28,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:
-    """Return the interval of a mean ratio, widened by the systematic difference between two processes."""
+    """Return the 95 % interval of a mean ratio, widened by the systematic difference between processes."""
     interval = mean_interval(ratios)
     return Interval(
         interval.value, interval.low * math.exp(-SYSTEMATIC), interval.high * math.exp(SYSTEMATIC)

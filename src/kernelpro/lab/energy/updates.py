@@ -1,16 +1,16 @@
-"""Polling an energy counter: energy between two of its updates.
+"""Polls an energy counter, and measures the energy between two of its updates.
 
-A counter is updated in steps (NVML's every 100 ms on an H200, by up to 70 J under load). Read at arbitrary
-times, a window of 2 s is wrong by up to one update at either end, which is 10 %. So windows begin and end at
-an update: the counter is polled, and the time of an update is known to half the gap between two readings. The
-energy between two updates is then exact, and the remaining quantization error is
+A counter is updated in steps (on an H200, NVML's every 100 ms, by up to 70 J under load). If it were read at
+arbitrary times, a window of 2 s would be wrong by up to one update at either end, which is 10 %. Therefore
+windows begin and end at an update. Polling finds the time of an update to half the gap between two readings.
+The energy between two updates is exact, and the remaining quantization error is
 
     uncertainty = (gap / 2 + jitter of the first update + gap / 2 + jitter of the last) / seconds between them
 
-where jitter is the variation of the counter's own period. Windows are long enough for an uncertainty below
-`MAX_UNCERTAINTY`, given the gaps seen at idle; they are extended if readings are slower under load. A
-constant delay of the counter does not matter under a constant load, so each window is preceded by the same
-load."""
+where jitter is the variation of the counter's own period. The gaps at idle determine how long windows must be
+for an uncertainty below `MAX_UNCERTAINTY`; if readings are slower under load, windows are extended. A
+constant delay of the counter does not matter under a constant load. Therefore the same load runs before each
+window."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from kernelpro.lab.energy.counter import DeviceState, EnergyCounter
 MAX_UNCERTAINTY = 0.005
 """Largest relative error of a window's energy that quantization may cause."""
 MIN_WINDOW_SECONDS = 2.0
-"""A window must also outlast the sensor's own averaging; sensors of A100 and H100 sample only a quarter of
-the time."""
+"""A window must also be longer than the sensor's own averaging: sensors of A100 and H100 sample only a
+quarter of the time."""
 MAX_WINDOW_SECONDS = 20.0
 _MIN_UPDATES = 5
 _LOAD_MARGIN = 1.5
-"""The window length is chosen from gaps at idle; under load, readings are slower."""
+"""Windows are longer than the gaps at idle require by this factor: under load, readings are slower."""
 _END_CANDIDATES = 5
-"""A window may begin at any of its first updates and end at any of its last: the sharpest are taken. With
-three at either end, 3 of 16 windows of a search on an H200 were rejected."""
+"""A window may begin at any of this many first updates and end at any of this many last ones; the pair with
+the lowest uncertainty is used. With three at either end, 3 of 16 windows of a search on an H200 were
+rejected."""
 _POLL_SECONDS = 0.001
 _MAX_STILL_SECONDS = 10.0
 """A counter with fewer than three updates in this time is rejected."""
@@ -43,7 +44,7 @@ StopCondition = Callable[["CounterTrace", float], bool]
 
 
 class UnresolvedEnergy(Exception):
-    """The counter cannot resolve the energy; the message says why."""
+    """The counter cannot resolve the energy. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,10 @@ class UpdatePeriod:
 
     @property
     def window_seconds(self) -> float:
-        """Length of a window whose uncertainty is below MAX_UNCERTAINTY. Raises UnresolvedEnergy if too
-        long."""
+        """Length of a window whose uncertainty is below MAX_UNCERTAINTY.
+
+        Raises UnresolvedEnergy if that exceeds MAX_WINDOW_SECONDS.
+        """
         resolvable = _LOAD_MARGIN * 2 * (self.jitter + self.slack) / MAX_UNCERTAINTY
         required = max(MIN_WINDOW_SECONDS, _MIN_UPDATES * self.seconds, resolvable)
         if required > MAX_WINDOW_SECONDS:
@@ -122,7 +125,8 @@ class CounterTrace:
     def span(self, jitter: float = 0.0) -> EnergySpan:
         """Return the span with the lowest uncertainty from one of the first updates to one of the last.
 
-        Readings may be slow under load, so the very first and last updates are not always the sharpest.
+        Readings may be slow under load, so that the very first and last updates are not always the most
+        exact.
         """
         if len(self.updates) < 2:
             raise UnresolvedEnergy(f"the counter was updated {len(self.updates)} times while it was polled")
@@ -135,8 +139,7 @@ class CounterTrace:
         return len(self.updates) >= 2 and self.span(jitter).uncertainty <= MAX_UNCERTAINTY
 
     def throttled_share(self, reasons: int) -> float:
-        """Return the share of readings in which the device was throttled for any of these reasons (bits of
-        NVML)."""
+        """Return the share of readings with throttling for one of these reasons (NVML's bits)."""
         readings = [bits for state in self.states if (bits := state.get("throttle")) is not None]
         return sum(bool(bits & reasons) for bits in readings) / len(readings) if readings else 0.0
 
@@ -168,7 +171,7 @@ def poll(counter: EnergyCounter, until: StopCondition) -> CounterTrace:
 
 
 def poll_idle(counter: EnergyCounter, seconds: float) -> CounterTrace:
-    """Poll the counter while nothing runs, for longer than `seconds` if updates are rare."""
+    """Poll the counter while the device is idle, for longer than `seconds` if updates are rare."""
     trace = poll(
         counter,
         lambda trace, elapsed: (

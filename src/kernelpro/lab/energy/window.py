@@ -1,25 +1,26 @@
-"""One window: one side called in a loop while the energy counter is polled.
+"""One window: the energy of one side, which runs in a loop while the energy counter is polled.
 
-1. The parent writes fresh inputs into all buffer sets, warms the side up with the load that is measured, and
-   starts the loop: the child calls its model on the buffer sets in turn.
+1. The parent writes fresh inputs into all buffer sets and warms the side up with the load to be measured. It
+   then starts the loop: the child calls its model on the buffer sets in turn.
 2. Between two counter updates (updates.py) the parent reads energy, clocks and temperature. Meanwhile, at
    random times, it writes other inputs into some buffer sets.
-3. At a random time it stops the loop. The output of the last call, and that of another buffer set, must be
-   correct for what the parent last wrote there. Joules per call = watts between the updates x seconds per
-   call, averaged over the whole loop by the parent's clock.
+3. At a random time the parent stops the loop. The output of the last call, and that of another buffer set,
+   must be correct for the inputs that the parent last wrote there. Joules per call = watts between the
+   updates x seconds per call, which the parent's clock averages over the whole loop.
 
-The child knows neither how long a window lasts nor which output will be checked. A child that does less work
-in the loop than in judged calls has these options:
+The child knows neither how long a window lasts nor which output will be checked. To do less work in the loop
+than in judged calls, it could
 
-- Report more calls than it made: seconds per call fall below the judged time (`Side.judged_ms`), and the
-  meter reports no energy.
-- Sleep instead of computing, or return cached results: outputs become wrong as soon as inputs have changed.
-- Do nothing until it is told to stop, then compute the outputs that may be checked: stopping then takes as
-  long as the calls of all buffer sets, and a window that takes longer to stop than two batches is rejected.
-  Below about 4 ms per call this cannot be detected.
-- Read its inputs in every call, and compute only when they have changed. This is not detected, since inputs
-  change a few times per window only. It pays if reading is cheap compared with computing. The correctness and
-  speed in a verdict never depend on these calls."""
+- report more calls than it made. Then the seconds per call fall below the judged time (`Side.judged_ms`), and
+  the meter reports no energy.
+- sleep instead of computing, or return cached results. Then outputs become wrong as soon as inputs change.
+- do nothing until it is told to stop, and then compute the outputs that may be checked. Then stopping takes
+  as long as the calls of all buffer sets, and a window that takes longer to stop than two batches is
+  rejected. Below about 4 ms per call this cannot be detected.
+- read its inputs in every call, and compute only when they have changed. This is not detected, because inputs
+  change only a few times per window. It pays if reading is cheap compared with computing.
+
+The correctness and speed in a verdict never depend on these calls."""
 
 from __future__ import annotations
 
@@ -38,25 +39,24 @@ from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.records import EnergyWindow
 
 _WARM_SECONDS = 0.5
-"""Clocks and the sensor follow a new load within a few tenths of a second."""
+"""Duration of the warm-up. Clocks and the sensor follow a new load within a few tenths of a second."""
 _MAX_EXTRA_SECONDS = 0.3
-"""Each window lasts longer than necessary by a random time up to this, so that its end cannot be
-predicted."""
+"""Each window is extended by a random time up to this, so that the child cannot predict its end."""
 _CYCLE_SECONDS = 0.25
 """All buffer sets are called once within this time; slow kernels get fewer sets."""
 _BATCH_MS = 2.0
-"""Work that is submitted to the device at once; two batches may be in flight."""
+"""Milliseconds of work that are submitted to the device at once. Two batches may be in flight."""
 _STOP_SLACK_SECONDS = 0.02
-"""Time that stopping may take beyond the batches in flight: protocol and a slow host."""
+"""Time that stopping may take beyond the batches in flight, for the protocol and a slow host."""
 _INPUT_CHANGES = 3
-"""How often a buffer set gets other inputs during a window."""
+"""How many times during a window one of the buffer sets gets other inputs."""
 
 OutputCheck = Callable[[list[torch.Tensor], int], None]
 """Raises CandidateRejected if outputs are wrong for the inputs of a seed."""
 
 
 class BaselineFailed(Exception):
-    """The baseline crashed, hung or failed while its energy was measured; the candidate is not to blame."""
+    """The baseline crashed, hung or failed during the energy measurement. The candidate is not to blame."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Side:
     """One side of a comparison: the candidate or a baseline."""
 
     name: str
-    """`candidate`, or the variant of the reference that is called."""
+    """`candidate`, or the name of the baseline."""
     participant: Participant
     judged_ms: float
     """Milliseconds per call in the judge's timing."""
@@ -99,8 +99,7 @@ class WindowRecorder:
         self._rng = random.Random()
 
     def measure(self, side: Side) -> EnergyWindow:
-        """Measure one window. Raises CandidateRejected for a candidate that fails, BaselineFailed for a
-        baseline."""
+        """Measure one window. Raises CandidateRejected or BaselineFailed if the side fails."""
         try:
             return self._measure(side)
         except CandidateRejected as error:
@@ -134,8 +133,8 @@ class WindowRecorder:
     def _stop_condition(
         self, side: Side, set_seeds: list[int], pending_changes: list[tuple[int, int, list[torch.Tensor]]]
     ) -> StopCondition:
-        """Return the condition that ends a window. It also writes the pending inputs, the last well before
-        the end."""
+        """Return the condition that ends a window. It also writes the pending inputs, the last ones well
+        before the end."""
         min_seconds = self._period.window_seconds
         window_seconds = min_seconds + self._rng.random() * _MAX_EXTRA_SECONDS
         change_times = sorted(self._rng.uniform(0.1, 0.8) * min_seconds for _ in pending_changes)
@@ -159,7 +158,7 @@ class WindowRecorder:
         return is_over
 
     def _verify(self, side: Side, loop: LoopResult, set_seeds: list[int]) -> None:
-        """Check the output of the last call, and that of another buffer set if it still exists."""
+        """Check the output of the last call, and that of one other buffer set if it was not overwritten."""
         assert side.check
         last_outputs = {(slot.offset, handle) for slot, handle in loop.claims[loop.last_set]}
         intact_sets = [

@@ -21,9 +21,9 @@ class Language:
     marker: re.Pattern[str]
     """Matches the start of a full name that candidates in this language use."""
     kernels: Callable[[CandidateSource], set[str]]
-    """Identifiers of the kernels that a source defines itself."""
+    """The names of the kernels that a source defines itself."""
     missing: Callable[[], str | None]
-    """What this machine lacks for the language and how to get it, in one line; None: nothing."""
+    """What this machine lacks for the language and how to get it, in one line; None if it lacks nothing."""
 
 
 class CandidateSource:
@@ -37,7 +37,7 @@ class CandidateSource:
             self.nodes = list(ast.walk(ast.parse(text)))
         self._modules: set[str] = set()
         self._aliases: dict[str, str] = {}
-        """Full names behind names that an import or a plain assignment bound."""
+        """By local name that an import or a plain assignment binds: its full name."""
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 self._modules |= {alias.name for alias in node.names}
@@ -63,8 +63,10 @@ class CandidateSource:
         return ".".join([self._aliases.get(node.id, node.id), *parts]) if isinstance(node, ast.Name) else ""
 
     def languages(self) -> dict[str, Language]:
-        """The languages it uses, in the order of the registry: torch too if it is imported, alone if there
-        is no other."""
+        """The languages that the source uses, in the order of the registry.
+
+        torch is among them if the source imports it or uses no other language.
+        """
         names = (
             {self.full_name(node) for node in self.nodes}
             if self.nodes
@@ -81,7 +83,7 @@ class CandidateSource:
 
 
 def registry() -> dict[str, Language]:
-    """All languages, in the order in which a source is matched against them."""
+    """All languages by name, in the order in which a source is matched against them."""
     from kernelpro.lab.languages import cpp, cuda, cute, torch, triton
 
     return {module.LANGUAGE.name: module.LANGUAGE for module in (cute, cuda, cpp, triton, torch)}
@@ -93,7 +95,7 @@ def detect(source: str) -> Language:
 
 
 def own_kernels(source: str) -> set[str]:
-    """Identifiers of all kernels that the source defines, in all its languages."""
+    """The names of all kernels that the source defines, in all its languages."""
     parsed = CandidateSource(source)
     return {name for language in parsed.languages().values() for name in language.kernels(parsed)}
 

@@ -13,7 +13,7 @@ from kernelpro.lab.languages.native import BuildError, Library, build, signature
 
 
 def compiler() -> str | None:
-    """CXX if set, else g++, else clang++."""
+    """The first of $CXX, g++, clang++ and c++ that is on the PATH; None if there is none."""
     names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
@@ -35,7 +35,7 @@ def cpp(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
-    """What is missing to build C++; None: nothing."""
+    """What is missing to build C++; None if nothing is."""
     return None if compiler() else "no C++ compiler found: install g++ or clang++, or set CXX"
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++: nvcc to a shared library without torch's headers."""
+"""CUDA C++: nvcc builds a shared library without torch's headers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def _device_architecture() -> str:
 
 
 def architecture_name(major: int, minor: int) -> str:
-    """From 9.0 on the `a` target enables architecture-specific instructions (wgmma, tcgen05)."""
+    """The name of a compute capability. From 9.0 on, its `a` enables architecture-specific instructions
+    (wgmma, tcgen05)."""
     return f"{major}{minor}a" if major >= 9 else f"{major}{minor}"
 
 
@@ -85,7 +86,7 @@ def cuda(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
-    """What is missing to build CUDA; None: nothing."""
+    """What is missing to build CUDA; None if nothing is."""
     return None if nvcc() else "nvcc not found: install the CUDA toolkit or set CUDA_HOME"
 
 

@@ -14,7 +14,7 @@ from kernelpro.lab.languages.native import BuildError, Library, build, signature
 
 
 def cutlass_root() -> Path | None:
-    """The root of the CUTLASS sources: the folder with include/cute."""
+    """The root of the CUTLASS sources, which contains include/cute; None if there is none."""
     if override := os.environ.get("KERNELPRO_CUTLASS"):
         path = Path(override)
         return path if (path / "include/cute").is_dir() else None
@@ -43,7 +43,7 @@ def cute(source: str, flags: Sequence[str] = ()) -> Library:
 
 
 def missing() -> str | None:
-    """What is missing to build with CUTLASS; None: nothing."""
+    """What is missing to build with CUTLASS; None if nothing is."""
     if cutlass_root() is None:
         return (
             "CUTLASS headers not found: pip install --no-deps nvidia-cutlass, or set KERNELPRO_CUTLASS to "

@@ -1,9 +1,9 @@
 """A hash of what a candidate executes: sources that compile to the same instructions are the same candidate.
 
-The hash covers the Python around native code, and everything of a built library that is loaded to run it:
-instructions, constants, initialized data, imported and exported functions; for the GPU also a kernel's
-resources. Line tables and local symbols are excluded, so that comments, layout and names in native code make
-no difference.
+The hash covers the Python around native code, and all parts of the built libraries that are loaded to run
+them: instructions, constants, initialized data, imported and exported functions, and for the GPU the
+resources of each kernel. Line tables and local symbols are excluded, so that comments, layout and names in
+native code do not change the hash.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fingerprint(source: str, artifacts: bytes) -> str:
 
 
 def gpu_images(library: bytes) -> Iterator[bytes]:
-    """Uncompressed GPU ELF images inside another file; their section and segment tables come last."""
+    """The uncompressed GPU ELF images inside another file; each ends with its section or segment table."""
     end = 1
     while (at := library.find(b"\x7fELF", end)) > 0:
         end = at + 1
@@ -71,7 +71,7 @@ def _loaded_parts(library: bytes) -> list[bytes]:
 
 
 def _sections(image: bytes) -> Iterator[bytes]:
-    """The content of loaded sections, each with the resources in its header."""
+    """The content of each loaded section, followed by its length and the resources in its header."""
     (machine,) = struct.unpack_from("<H", image, 18)
     (table,) = struct.unpack_from("<Q", image, 40)
     size, count, names = struct.unpack_from("<3H", image, 58)

@@ -1,6 +1,6 @@
 """Native code behind a C interface: parse the signatures, build a shared library, call it through ctypes.
 
-1. `signatures` parses every `extern "C"` function of the source and maps its parameter types.
+1. `signatures` parses every `extern "C"` function of the source and maps its parameter types to ctypes.
 2. `build` compiles to `<build dir>/<content hash>.so`; an existing library is reused.
 3. `Library.<name>(...)` converts tensors to pointers, adds the current stream if the signature has one, and
    raises if a launcher that returns int returns non-zero.
@@ -121,7 +121,7 @@ def _parameter(text: str, function: str) -> Parameter:
 
 
 def build_directory() -> Path:
-    """The folder of built libraries: private to the candidate inside the judge, else the user's cache."""
+    """The folder of built libraries: in the judge one private to the candidate, else the user's cache."""
     override = os.environ.get("KERNELPRO_BUILD_DIR")
     path = Path(override) if override else folders.cache("builds")
     path.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def build_directory() -> Path:
 def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Path:
     """Compile `source` with `command` (input and output are appended) and return the library's path.
 
-    The file name is a hash of everything that affects the result; the file appears atomically.
+    The file name is a hash of everything that affects the result. The file appears atomically.
     """
     directory = build_directory()
     stem = digest(language, source, *command)
@@ -153,14 +153,14 @@ def build(language: str, source: str, suffix: str, command: Sequence[str]) -> Pa
             errors = completed.stderr.replace(str(text), f"kernel{suffix}")
             raise BuildError(_compiler_errors(errors, completed.returncode))
         text.rename(directory / f"{stem}{suffix}")  # profiles quote its lines
-        # the profiler compiles it again, with remarks
+        # the profiler compiles the source again, with optimization remarks
         (directory / f"{stem}.command").write_text(json.dumps(list(command)))
         output.rename(library)
     return library
 
 
 def _compiler_errors(stderr: str, code: int, limit: int = 4000) -> str:
-    """The compiler's errors with their context, without warnings, at most `limit` characters."""
+    """The compiler's errors with a few lines of context but without warnings, at most `limit` characters."""
     lines = stderr.splitlines()
     keep = [
         i + j
@@ -185,7 +185,7 @@ NATIVE_CALLS = NativeCallStats()
 class Library:
     """A built library with its functions as attributes.
 
-    It is loaded on first use: building needs no device.
+    It is loaded on first use, so that building needs no device.
     """
 
     def __init__(self, path: Path, source: str, stream: Callable[[], int] | None):
@@ -226,12 +226,12 @@ def _caller(function: Any, signature: Signature, stream: Callable[[], int] | Non
         values = [a.data_ptr() if isinstance(a, tensor) else a for a in arguments]
         for slot in slots:
             values.insert(slot, stream() if stream else 0)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             code = function(*values)
         except ctypes.ArgumentError as error:
             raise LaunchError(f"{signature.name}({', '.join(names)}): {error}") from None
-        NATIVE_CALLS.seconds += time.perf_counter() - begun
+        NATIVE_CALLS.seconds += time.perf_counter() - started
         NATIVE_CALLS.calls += 1
         if code:
             raise LaunchError(f"{signature.name} returned error code {code}")

@@ -10,13 +10,12 @@ import sys
 from kernelpro.lab.languages import CandidateSource, Language, cuda_kernel_names
 
 _BUILDERS = re.compile(r"\b(load_inline|cpp_extension|_compile_kernel|RawKernel|RawModule)\b")
-"""What builds native code: torch's extensions, NVRTC through torch or CuPy."""
+"""Names that build native code: torch's extensions, and NVRTC through torch or CuPy."""
 _EXPORTED = re.compile(r"\btorch::Tensor\s+(\w+)\s*\(")
 
 
 def kernel_names(source: CandidateSource) -> set[str]:
-    """Kernels of an inline extension or of NVRTC; a C++ extension without `__global__` counts by its exported
-    functions."""
+    """The kernels of an inline extension or of NVRTC; if none is `__global__`, the exported functions."""
     if not _BUILDERS.search(source.code):
         return set()
     return cuda_kernel_names(source.code) or set(_EXPORTED.findall(source.code.replace("\\n", "\n")))
@@ -28,8 +27,8 @@ _COMPILER_ERROR = re.compile(r"^.*(?:: (?:fatal )?error\b|undefined reference)",
 
 
 def extension_build_error(message: str) -> str | None:
-    """The errors of a failed extension build, without commands; None if the message is about something
-    else."""
+    """The compiler errors of a failed extension build, without commands; None if the message is about
+    something else."""
     if not any(text in message for text in _BUILD_FAILURES):
         return None
     if requirement := missing():
@@ -40,7 +39,7 @@ def extension_build_error(message: str) -> str | None:
 
 
 def missing() -> str | None:
-    """What is missing to build extensions: torch uses ninja and a compiler named `c++`."""
+    """What is missing to build extensions, for which torch needs ninja and a compiler named `c++`."""
     if not shutil.which(os.environ.get("CXX", "c++")):
         return "no C++ compiler for load_inline: install g++ (as c++ on the PATH), or set CXX"
     program = shutil.which("ninja", path=path_with_python_scripts())
@@ -48,7 +47,7 @@ def missing() -> str | None:
 
 
 def path_with_python_scripts() -> str:
-    """PATH and the folder of Python's scripts (ninja), which is on it only in an activated environment."""
+    """PATH plus the folder of Python's scripts (ninja), which only activated environments add to it."""
     return os.pathsep.join(filter(None, (os.environ.get("PATH"), os.path.dirname(sys.executable))))
 
 

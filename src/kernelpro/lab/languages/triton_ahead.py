@@ -1,8 +1,8 @@
 """Compiles Triton kernels without a GPU, while the GPU measures something else.
 
-The model is called on meta tensors, and its launches are compiled instead of executed. The first real call
-then finds the kernels in Triton's cache. If control flow depends on data, or the model queries more of the
-device than its properties, the call ends early: the first real call compiles the rest.
+The model is called on meta tensors, and its kernels are compiled instead of launched. The first real call
+then finds them in Triton's cache. The call on meta tensors ends early if control flow depends on data, or if
+the model queries more than the properties of the device; the first real call then compiles the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from kernelpro.lab.languages.triton import CACHE
 
 DeviceProperties = dict[str, int | str]
-"""torch.cuda.get_device_properties as a dictionary."""
+"""The values of torch.cuda.get_device_properties."""
 
 
 def device_properties() -> DeviceProperties:
@@ -33,7 +33,7 @@ def device_properties() -> DeviceProperties:
 
 
 def pretend_device(device: DeviceProperties) -> None:
-    """Make torch in this process answer questions about a GPU as if this one were visible."""
+    """Make torch in this process report that a GPU with these properties is visible."""
     properties = SimpleNamespace(**device)
     for name, answer in {
         "is_available": True,
@@ -47,8 +47,7 @@ def pretend_device(device: DeviceProperties) -> None:
 
 
 def compile_only(device: DeviceProperties | None) -> None:
-    """Give this process an empty Triton cache and, with a device, make it compile launches without executing
-    them."""
+    """Give this process an empty Triton cache. With a device, compile kernels instead of launching them."""
     os.environ[CACHE] = tempfile.mkdtemp(prefix="triton-", dir=os.environ[CACHE])
     if not device:
         return
@@ -71,9 +70,9 @@ def compile_only(device: DeviceProperties | None) -> None:
 
 
 def compile_generated_kernels(module: ModuleType) -> None:
-    """Compile the kernels of a module that torch.compile wrote, in all configurations that they choose from.
+    """Compile the kernels of a module that torch.compile wrote, in all configurations of their autotuners.
 
-    Their decorators compile and launch in a way of their own, which `compile_only` does not see.
+    Their decorators bypass the function that `compile_only` replaces.
     """
     kernels = [
         value
@@ -82,10 +81,10 @@ def compile_generated_kernels(module: ModuleType) -> None:
     ]
     if not kernels:
         return
-    with contextlib.suppress(Exception):  # another version of torch: the first real call compiles
+    with contextlib.suppress(Exception):  # another version of torch: the first real call compiles them
         from torch._inductor.runtime import triton_helpers
 
-        triton_helpers.set_driver_to_gpu = lambda: None  # keeps the driver that only compiles
+        triton_helpers.set_driver_to_gpu = lambda: None  # keep the compile-only driver
         for kernel in kernels:
             kernel.precompile(warm_cache_only=True)
 
@@ -95,7 +94,7 @@ def relocate_cache(cache: Path) -> None:
     for group in cache.glob("*/__grp__*.json"):
         names = json.loads(group.read_text())["child_paths"]
         group.write_text(json.dumps({"child_paths": {name: str(group.with_name(name)) for name in names}}))
-    for timings in cache.glob("*/*.autotune.json"):  # nothing was measured
+    for timings in cache.glob("*/*.autotune.json"):  # not measured: see get_benchmarker
         timings.unlink()
 
 
@@ -115,7 +114,7 @@ class MetaAsCuda(TorchFunctionMode):
 
 
 def _address(tensor: Any) -> int:
-    """An address as if its storage were aligned."""
+    """A fake address: the tensor's offset in its storage, so that storages look aligned."""
     return int(tensor.storage_offset() * tensor.element_size())
 
 
@@ -169,7 +168,7 @@ class _CompileOnlyDriver:
         return torch.device("cuda", 0)
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Autotuning compiles every configuration; all get the same time."""
+        """A benchmark that reports the same time for every configuration, so that autotuning compiles all."""
 
         def once(call: Callable[[], Any], quantiles: Any = (0.5, 0.2, 0.8), **_: Any) -> list[float]:
             call()

@@ -1,10 +1,11 @@
-"""Collects a profile: times, timeline and static facts always; hardware counters by ncu on request.
+"""Collects a profile: always times, timeline and static facts; on request also hardware counters by ncu.
 
 1. A sandboxed process loads the candidate. The collector times a few calls under the judge's protocol, traces
    calls, reads clocks and power under load, and disassembles the build artifacts.
 2. If the request has metrics, ncu runs the candidate, and the references to compare with, in a second
    process.
-3. Every step that failed is in `skipped`, with the reason; a profile is returned in any case.
+3. Steps that fail are listed in `skipped` with the reason. The collector returns a profile in any case,
+   unless the candidate itself fails.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from kernelpro.records.cpu_profile import CpuCode, CpuRun
 _TIMED_CALLS = 12
 _TRACED_CALLS = 5
 _MAX_CALLS_A_REQUEST = 20
-"""Calls to trace or observe, with those that warm up."""
+"""An upper bound on the calls of one request, warm-up included. It determines the timeout."""
 _LOAD_SECONDS = 0.5
 _OBSERVE_SECONDS = 0.5
 _MIN_SHARE = 0.03
-"""Of the device time: kernels below this are not worth a counter."""
+"""ncu does not measure kernels with a smaller share of the device time."""
 _MAX_KERNELS = 6
 _KERNEL_TIMES = "times of the kernels"
 _PROGRAM = [sys.executable, "-m", "kernelpro.lab.profile.profiled_program", BUNDLE]
@@ -73,11 +74,13 @@ class Collector:
         self._skipped: list[Skipped] = []
         self._clock = Stopwatch()
         self._several_calls_timeout = bench.options.call_timeout
-        """Seconds that a request with several calls may take."""
+        """Time limit in seconds for a request with several calls."""
 
     def collect(self, request: ProfileRequest, previous: Profile | None = None) -> Profile:
-        """Return a profile, or `previous` with counters added. Raises CandidateRejected if the candidate
-        fails."""
+        """Return a new profile, or `previous` with counters added.
+
+        Raises CandidateRejected if the candidate fails.
+        """
         if previous is not None:
             self._skipped += previous.skipped
         profile = previous or self._profile_candidate(request)
@@ -122,10 +125,10 @@ class Collector:
             participant.close()
 
     def _time_calls(self, participant: Participant) -> float:
-        """Return the median time of a few calls with cold caches, under the judge's protocol.
+        """Return the median time in ms of a few calls with cold caches, under the judge's protocol.
 
-        All calls use the same inputs: generating new ones for each call, as the judge does, takes up to a
-        second on the CPU, and a candidate that caches its outputs spoils only its own profile."""
+        All calls use the same inputs. The judge generates new ones for each call, which takes up to a second
+        on the CPU. A candidate that caches its outputs spoils only its own profile."""
         options, spec = self._bench.options, self._bench.output_spec
         inputs = self._bench.inputs(self._bench.new_seed())
         samples = []
@@ -137,8 +140,10 @@ class Collector:
         return statistics.median(samples[2:])
 
     def _request(self, participant: Participant, what: str, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the candidate's answer, or None with a note. Raises CandidateRejected if its process has
-        ended or hangs."""
+        """Return the answer of the candidate's process, or None with a note in `skipped`.
+
+        Raises CandidateRejected if the process has ended or hangs.
+        """
         options = self._bench.options
         disassembles = request["op"] == "disassemble"
         seconds = options.build_timeout if disassembles else self._several_calls_timeout
@@ -155,7 +160,7 @@ class Collector:
         return answer
 
     def _parse(self, what: str, parse: Callable[[], Parsed]) -> Parsed | None:
-        """Return what `parse` returns, or None with a note: the candidate's process may send anything."""
+        """Return what `parse` returns, or None with a note if the answer is malformed: it is untrusted."""
         try:
             return parse()
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -184,7 +189,7 @@ class Collector:
         analysis = self._parse("machine code", lambda: _analysis(answer)) or sass.StaticAnalysis()
         compiler = self._parse("compiler", lambda: _compiler_report(answer)) or CompilerReport()
         if summary is None and (kernels := _kernels_from_code(analysis, profile.time_ms)):
-            why = "unknown without a timeline: until ncu measures them, all kernels get an equal part"
+            why = "unknown without a timeline: all kernels get equal shares until ncu measures them"
             self._skipped.append(Skipped(_KERNEL_TIMES, why))
         authored = own_kernels(self._candidate.source)
         kernels = [
@@ -213,7 +218,7 @@ class Collector:
         sensors = environment.sensors()
         participant.send({"op": "sustain", "set": 0, "seconds": _LOAD_SECONDS})
         end, readings = time.monotonic() + _LOAD_SECONDS, []
-        time.sleep(_LOAD_SECONDS / 4)  # clocks and the power sensor need a moment to follow
+        time.sleep(_LOAD_SECONDS / 4)  # clocks and the power sensor follow the load with a delay
         while time.monotonic() < end:
             readings.append(sensors.read())
             time.sleep(0.02)
@@ -243,7 +248,7 @@ class Collector:
 
     def _profile_cpu(self, participant: Participant, profile: Profile) -> Profile:
         self._report("disassembling")
-        with self._clock("code"):  # first, because observing builds a sampler, which is machine code too
+        with self._clock("code"):  # first, because observing builds the sampler, another library
             static = self._request(participant, "machine code", {"op": "disassemble"})
         self._report("observing threads and counters")
         with self._clock("watch"), self._bench.quiet():
@@ -259,7 +264,7 @@ class Collector:
         )
         return replace(profile, cpu=cpu)
 
-    # --- external profilers, in a process of their own -----------------------------------------------
+    # --- external profilers, in a separate process ---------------------------------------------------
 
     def _add_counters(self, profile: Profile, request: ProfileRequest) -> Profile:
         """Return the profile with ncu's counters, and the references."""
@@ -292,7 +297,7 @@ class Collector:
         limit = _max_launches(request)
         cut = f"it stops after {limit} launches" if ncu.count_launches(raw_page) >= limit else ""
         if not counters:
-            self._skipped.append(Skipped("ncu", "it counted no kernel of the candidate"))
+            self._skipped.append(Skipped("ncu", "it measured no kernel of the candidate"))
         elif cut:
             self._skipped.append(Skipped("ncu", f"{cut}: later launches are not counted"))
         bare = replace(profile, timeline=None, source="", compiler=CompilerReport(), power=None)
@@ -304,14 +309,14 @@ class Collector:
             else:
                 why = "it did not run under ncu, or has no kernel"
                 if cut:
-                    why = f"{cut}, which earlier kernels used up"
+                    why = f"{cut}, and earlier kernels have used up all of them"
                 self._skipped.append(Skipped(f"compare {name}", why))
         if profile.timeline is None and counters:
             profile = self._with_ncu_times(profile, counters)
         return replace(add_counters(profile, counters, lines), references=references)
 
     def _run_ncu(self, program: str, request: ProfileRequest, names: tuple[str, ...]) -> list[CommandResult]:
-        """Run ncu's commands; run them again without metrics that this device does not support."""
+        """Run ncu's commands. If this device does not support some metrics, run them again without those."""
 
         def run(unsupported: frozenset[str]) -> list[CommandResult]:
             commands = ncu.commands(
@@ -335,7 +340,7 @@ class Collector:
         return results
 
     def _with_ncu_times(self, profile: Profile, counters: dict[str, ncu.KernelCounters]) -> Profile:
-        """Return the profile with the kernels and times that ncu measured; known machine code is kept."""
+        """Return the profile with the kernels and times that ncu measured, and the known machine code."""
         authored = own_kernels(self._candidate.source)
         code = {kernel.name: kernel.code for kernel in profile.kernels}
         kernels = [
@@ -361,7 +366,7 @@ class Collector:
         ]
         results, files = self.sandbox.run(commands, (), (str(database), str(report), "trace.qdstrm"))
         with tempfile.TemporaryDirectory(prefix="kernelpro-nsys-") as folder:
-            with contextlib.suppress(tarfile.TarError, OSError):  # a forged archive is ignored
+            with contextlib.suppress(tarfile.TarError, OSError):  # ignore a forged archive
                 unpack(files, folder)
             output = "".join(result.output for result in results)
             return nsys.load_trace(Path(folder), results[-1].code, output)
@@ -414,12 +419,12 @@ def _compiler_report(answer: dict[str, Any]) -> CompilerReport:
 
 
 def _kernels_from_code(analysis: sass.StaticAnalysis, time_ms: float) -> list[Kernel]:
-    """Return one kernel per symbol in the machine code, each with an equal part of a call."""
+    """Return one kernel for each symbol in the machine code, each with an equal share of the call's time."""
     names = list(dict.fromkeys(code.signature for codes in analysis.kernels.values() for code in codes))
     return [Kernel(name, 1e3 * time_ms / len(names), 1, 1 / len(names)) for name in names]
 
 
 def _max_launches(request: ProfileRequest) -> int:
-    """Return how many launches ncu counts, so that a candidate with many kernels leaves some for the
-    references."""
+    """Return the number of launches that ncu measures. It grows with the number of references, so that a
+    candidate with many kernels leaves some for them."""
     return ncu.MAX_LAUNCHES * (1 + len(request.references))

@@ -1,5 +1,4 @@
-"""The output of nvcc and ptxas: resources of each kernel (`-Xptxas -v`) and warnings about its
-performance."""
+"""Parses the output of nvcc and ptxas: resources of each kernel (`-Xptxas -v`), and performance warnings."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class CompilerLog:
     resources: dict[str, dict[str, int]] = field(default_factory=dict)
     """By symbol: `registers`, `stack`, `shared`, `spill_stores`, `spill_loads`."""
     kernel_warnings: dict[str, list[str]] = field(default_factory=dict)
-    """By symbol."""
+    """Warnings by symbol."""
     general_warnings: list[str] = field(default_factory=list)
 
 

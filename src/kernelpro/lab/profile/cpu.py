@@ -1,8 +1,8 @@
-"""The profile of a candidate on the CPU: its machine code, where its time goes, and how its threads share the
-work.
+"""The profile of a candidate on the CPU: its machine code, the time of each loop, and the work of each
+thread.
 
-`analyze` reads the built libraries (in any process, without running them), `observe_calls` measures calls in
-the process that holds the candidate, and `cpu_shares.build_profile` combines both. The records and their
+`analyze` reads the built libraries; it does not run them, and works in any process. `observe_calls` measures
+calls in the process that holds the candidate. `cpu_shares.build_profile` combines both. The records and their
 fields are in kernelpro/records/cpu_profile.py."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kernelpro.records import Skipped
 from kernelpro.records.cpu_profile import CpuCode, CpuRun, CpuSamples, ThreadTime, VectorizationRemark
 
 _WARM_SECONDS = 0.05
-"""Several ticks of the kernel, which updates the CPU time of running threads only then."""
+"""Several ticks of the OS kernel, which updates the CPU time of running threads only at a tick."""
 _TARGET_SAMPLES = 500
-"""With these, a share of 10 % is known to within 2 %."""
+"""With this many samples, a share of 10 % is known to within 2 %."""
 
 
 def analyze(
@@ -38,10 +38,10 @@ def analyze(
     sources: Mapping[str, str],
     commands: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[CpuCode, list[Skipped]]:
-    """Analyze shared libraries (`files`) and the C++ texts they were built from (`sources`), both by name.
+    """Analyze shared libraries (`files`) and the C++ sources they were built from (`sources`), both by name.
 
-    `commands` are the build commands of sources with non-default flags. Tools that are missing are reported
-    as skipped."""
+    `commands`: the build commands of sources, by name; the default command for others. Steps whose tools are
+    missing are returned as skipped."""
     remarks: list[VectorizationRemark] = []
     skipped: list[Skipped] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -68,7 +68,7 @@ def analyze(
             opcodes = _opcode_sequence(rebuilt)
             match = next((file for file, body in code.items() if _opcode_sequence(body) == opcodes), None)
             if match is None and files:
-                reason = "no library was built from it with the default flags"
+                reason = "no library was built from this source with these flags"
                 skipped.append(Skipped(f"lines and remarks of {name}", reason))
                 continue
             code[match or name] = rebuilt
@@ -87,7 +87,7 @@ def _opcode_sequence(code: Mapping[str, Sequence[CpuInstruction]]) -> dict[str, 
 
 
 def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[CpuRun, list[Skipped]]:
-    """Measure calls in the candidate's process for about `seconds`, up to three times longer if samples are
+    """Measure calls in the candidate's process for about `seconds`, or up to `3 * seconds` if samples are
     rare.
 
     `call` runs at least six times.
@@ -161,7 +161,7 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
 
 @contextmanager
 def _pinned_threads(threads: Sequence[str]) -> Iterator[None]:
-    """Pin each thread to its own core: on a busy machine the scheduler may keep all of them on one."""
+    """Pin each thread to a core of its own. On a busy machine the scheduler may keep all on one core."""
     cores = sorted(os.sched_getaffinity(0))
     before = {}
     for index, thread in enumerate(sorted(threads, key=int)):
@@ -177,7 +177,7 @@ def _pinned_threads(threads: Sequence[str]) -> Iterator[None]:
 
 
 def _thread_seconds() -> dict[str, float]:
-    """Return the CPU time of each thread so far."""
+    """Return the CPU time in seconds that each thread has used so far."""
     seconds = {}
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -194,10 +194,11 @@ def _thread_seconds() -> dict[str, float]:
 def _thread_times(
     spent: Mapping[str, float], total: float, wall: float, calls: int, samples: CpuSamples | None
 ) -> tuple[tuple[ThreadTime, ...], float]:
-    """Return the times of each thread, the busiest first, and the effective number of threads.
+    """Return the times of each thread, busiest first, and the effective number of threads.
 
-    Work is a thread's CPU time by the share of its samples outside the OpenMP runtime, where threads spin,
-    and outside the interpreter."""
+    A thread's work is its CPU time multiplied by the share of its samples that are neither in the OpenMP
+    runtime, where threads spin, nor in the interpreter. The effective number of threads is the sum of all
+    work over the work of the busiest thread."""
     rows = []
     for thread, seconds in spent.items():
         counts = samples.threads.get(thread, {}) if samples else {}
@@ -208,7 +209,7 @@ def _thread_times(
     effective = sum(work for work, _ in rows) / busiest if busiest > 0 else 1.0
     if (
         sum(spent.values()) < 0.8 * total
-    ):  # most work was done by threads that have ended: only the sum is known
+    ):  # threads that have ended did much of the work: only their sum is known
         effective = max(effective, total / wall)
     times = tuple(
         ThreadTime(1e3 * cpu / calls, 1e3 * work / calls) for work, cpu in rows if cpu > 0.01 * rows[0][1]
@@ -217,8 +218,11 @@ def _thread_times(
 
 
 def _single_thread_ms(call: Callable[[], object], seconds: float) -> float | None:
-    """Return the CPU time of the best call with one OpenMP thread (torch's setting applies to candidates
-    too); None on one core. On a busy machine its duration would be longer."""
+    """Return the least CPU time of a call with one thread in ms; None if torch uses only one anyway.
+
+    torch's setting also limits the OpenMP threads of the candidate. On a busy machine, the duration of a call
+    would be longer than its CPU time.
+    """
     count = torch.get_num_threads()
     if count < 2:
         return None

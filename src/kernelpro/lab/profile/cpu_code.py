@@ -1,9 +1,10 @@
 """Facts from the machine code of a shared library: functions, their loops, and how the loops access memory.
 
 1. `disassemble` runs objdump over `.text`.
-2. A backward branch closes a loop; the innermost loops take the time.
-3. For each loop: the instruction mix, functions called, accesses by stride (from the increments of the
-   address registers), dependent chains of additions, loop-invariant divisors, values updated in memory."""
+2. `find_loops` finds loops: a backward branch closes a loop. The innermost loops take most of the time.
+3. For each loop, `_analyze_loop` collects the instruction mix, called functions, accesses by stride (from the
+   increments of the address registers), dependent chains of additions, loop-invariant divisors, and values
+   that are updated in memory."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ KINDS = (
     *("load", "store", "gather", "atomic", "branch", "call"),
 )
 FAR_BYTES = 1024
-"""Stride from which an access counts as strided. Rows of a tile in cache are shorter; rows of a matrix in
-memory are longer, and hardware prefetchers, which stay within a page, cannot follow them."""
+"""An access with at least this stride counts as strided. Rows of a tile in cache are shorter. Rows of a
+matrix in memory are longer, and hardware prefetchers cannot follow them, because they stay within a page."""
 _LINKER_FUNCTIONS = {
     "call_weak_fn",
     "deregister_tm_clones",
@@ -34,7 +35,7 @@ _LINKER_FUNCTIONS = {
 _X86, _ARM = 62, 183
 """e_machine of an ELF file."""
 _BLOCK_BYTES = 32
-"""Bytes beside each other that make good use of a cache line, whatever the stride to the next ones."""
+"""This many adjacent bytes use a cache line well, whatever the stride to the next ones."""
 _STACK_REGISTERS = {"sp", "x29", "rsp", "rbp"}
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)(?:\s+(.*))?$")
 _LINE = re.compile(r"^(/.*):(\d+)(?: \(discriminator \d+\))?$")
@@ -88,7 +89,7 @@ def _split(text: str) -> Iterable[str]:
 
 
 def analyze_function(file: str, name: str, instructions: Sequence[CpuInstruction]) -> CpuFunction:
-    """Return the facts of a function; innermost loops have all fields set."""
+    """Return the facts of a function. Only its innermost loops have all fields set."""
     return CpuFunction(
         file=file,
         name=name,
@@ -113,7 +114,7 @@ def count_kinds(body: Iterable[CpuInstruction]) -> dict[str, int]:
 
 def callee(instruction: CpuInstruction) -> str:
     """Return the called function without the linker's suffixes; `?` for a call through a pointer; empty if
-    none."""
+    the instruction is no call."""
     if "call" not in instruction.kinds:
         return ""
     match = re.search(r"<([^>@+]+)", " ".join(instruction.operands))
@@ -172,10 +173,11 @@ def _analyze_loops(instructions: Sequence[CpuInstruction]) -> tuple[MachineLoop,
 
 
 def find_nests(body: Sequence[CpuInstruction]) -> dict[int, int]:
-    """By address of an instruction in a loop, the first address of its outermost loop.
+    """Map the address of each instruction in a loop to the first address of its outermost loop.
 
-    Compilers move parts of a loop behind its end, so that spans of addresses do not nest. Instructions of one
-    loop reach each other, whatever their order: a strongly connected component (Kosaraju's algorithm).
+    Compilers move parts of a loop behind its end, so that spans of addresses do not nest. But the
+    instructions of a loop can reach each other, whatever their order: they are a strongly connected
+    component, which Kosaraju's algorithm finds.
     """
     index = {instruction.address: i for i, instruction in enumerate(body)}
     follow: list[list[int]] = []
@@ -259,7 +261,7 @@ def _classify_accesses(
 ) -> tuple[int, int, int, int, int]:
     """Count strided accesses, their bytes and their stores; streamed accesses and their bytes.
 
-    Strided: a scalar with a large stride, or one in a register."""
+    A strided access is a scalar access with a large stride or a stride in a register."""
     steps: dict[str, int | str | None] = {}
     for register in written:
         moves = [i.step(register) for i in body if register in i.writes]
@@ -302,8 +304,7 @@ def _classify_accesses(
 
 
 def _has_register_stride(gather: CpuInstruction, body: Sequence[CpuInstruction]) -> bool:
-    """Whether the address of one lane is computed from a register: a variable stride, or a table of
-    indices."""
+    """Whether a lane's address is computed from a register, which holds a variable stride or an index."""
     address_registers = registers(gather.memory)
     if len(address_registers) > 1:
         return True
@@ -329,7 +330,7 @@ def _index_scale(address: str, register: str) -> int:
 
 
 def _accumulation_chains(body: Sequence[CpuInstruction], written: Counter[str]) -> dict[str, int]:
-    """Return dependent chains of scalar additions: by register, the additions in one iteration."""
+    """Return the dependent chains of scalar additions: by register, the number of additions per iteration."""
     additions: Counter[str] = Counter()
     for instruction in body:
         if "scalar_float" not in instruction.kinds or not instruction.writes:
@@ -348,14 +349,14 @@ def _accumulation_chains(body: Sequence[CpuInstruction], written: Counter[str]) 
 
 
 def _has_invariant_divisor(instruction: CpuInstruction, written: Counter[str]) -> bool:
-    """Whether this is a division (not a square root) by a loop-invariant value."""
+    """Whether the instruction divides by a loop-invariant value. Square roots do not count."""
     if "division" not in instruction.kinds or "sqrt" in instruction.name:
         return False
     return not any(register in written for register in registers(instruction.operands[-1]))
 
 
 def _updated_addresses(body: Sequence[CpuInstruction]) -> set[str]:
-    """Addresses outside the stack that floating-point values are loaded from and stored to."""
+    """Addresses outside the stack at which the loop both loads and stores floating-point values."""
 
     def addresses(kind: str) -> set[str]:
         return {

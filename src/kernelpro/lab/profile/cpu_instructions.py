@@ -1,7 +1,8 @@
 """Machine instructions of x86-64 and aarch64 in one vocabulary: their kinds, and the registers they use.
 
-Operands come destination first (objdump's Intel syntax on x86-64), so both machines are handled alike:
-`vfmadd231ps ymm0,ymm1,YMMWORD PTR [rax]` and `fmla v0.4s, v1.4s, v2.4s` have the same kinds.
+The first operand is the destination (objdump's Intel syntax on x86-64), so that both machines are handled
+alike: `vfmadd231ps ymm0,ymm1,YMMWORD PTR [rax]` and `fmla v0.4s, v1.4s, v2.4s` are of the same kinds, except
+that the first also loads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LANE = re.compile(r"\}\[\d+\]")
 _SHAPE = re.compile(r"\bv\d+\.(\d+)([bhsd])\b")
 _SCALABLE = re.compile(r"\bz\d+\.([bhsd])\b")
 _X86_LANE = re.compile(r"v?insertps|v?extractps|v?p(insr|extr)[dq]")
-"""Loads or stores one lane of a vector, if an operand is in memory."""
+"""Instructions that load or store one lane of a vector if an operand is in memory."""
 _X86_BITS = {"xmm": 128, "ymm": 256, "zmm": 512}
 _X86_FULL_NAMES = {f"e{r}": f"r{r}" for r in ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")}
 _X86_NO_RESULT = re.compile(r"cmp|test|v?u?comi\w+|j\w+|ret|nop\w*|push|prefetch\w*|call")
@@ -117,7 +118,7 @@ class CpuInstruction:
 
     @cached_property
     def bits(self) -> int:
-        """Width of the vector operands of arithmetic, else 0. Scalable vectors count as 128, the minimum."""
+        """Width of the vectors in bits; 0 if it is no vector arithmetic. Scalable vectors count as 128."""
         if "vector_float" not in self.kinds:
             return 0
         text = " ".join(self.operands)
@@ -134,7 +135,7 @@ class CpuInstruction:
 
     @cached_property
     def size(self) -> int:
-        """Bytes that a memory access moves; 0 without one."""
+        """Number of bytes that it loads or stores; 0 if it does not access memory."""
         if not self.memory:
             return 0
         text = " ".join(self.operands)
@@ -170,8 +171,7 @@ class CpuInstruction:
         return frozenset(written)
 
     def step(self, register: str) -> int | str | None:
-        """Return the increment that it adds to `register`: bytes, the name of a register, or None if
-        unknown."""
+        """Return what it adds to `register`: a number of bytes or the name of a register; None if unknown."""
         if self.memory and self.arm and registers(self.memory)[:1] == (register,):
             last = self.operands[-1]
             if last.endswith("!"):
@@ -189,7 +189,7 @@ class CpuInstruction:
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Return the registers in an operand by their full name: w1 as x1; s0, q0 and ymm0 as v0."""
+    """Return the full registers in an operand: x1 for w1; v0 for s0, q0 and ymm0."""
     return tuple(
         _full_register(name)
         for name in _REGISTER.findall(re.sub(r"(?<=[vz]\d)\.\w+|(?<=[vz]\d\d)\.\w+", "", text))

@@ -1,8 +1,8 @@
-"""torch operators in a call on the CPU: which, how often, and how long they compute.
+"""The torch operators of a call on the CPU: their names, counts and compute times.
 
-The fixed overhead of an operator (dispatch, this timer, allocation of the result) is the time of an operator
-on a single number, and is subtracted; it is larger if an argument is a Python number. So many operators on
-little data count as host time, not as library time."""
+The fixed overhead of an operator (dispatch, this timer, allocation of the result) is measured as the time of
+an operator on a single number, and subtracted. It is larger if an argument is a Python number. So most of the
+time of many operators on little data counts as host time, not as library time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.records.cpu_profile import OperatorTime
 
 _SECONDS, _MIN_CALLS, _MAX_CALLS = 0.1, 3, 20
-"""Duration and number of the timed calls, of which the best counts."""
+"""Time limit, minimum and maximum number of the timed calls. The best time counts."""
 _OVERHEAD_CALLS = 50
 
 
@@ -46,8 +46,7 @@ class _OperatorTimer(OperatorMode):
 
 
 def measure_operators(call: Callable[[], object]) -> tuple[OperatorTime, ...]:
-    """Return the operators of one call by name, longest first; each takes the least of its times in several
-    calls."""
+    """Return the operators of one call by name, longest first. Each time is the least of several calls."""
     overhead_calls = _time_operators(_call_on_scalars)
     overhead = {
         has_scalar: statistics.median(op.seconds for op in overhead_calls if op.has_scalar is has_scalar)

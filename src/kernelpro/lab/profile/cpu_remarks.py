@@ -1,7 +1,7 @@
-"""Vectorization remarks: the loops that the compiler did not vectorize, and why.
+"""Vectorization remarks: the loops that the compiler did not vectorize, and the reasons.
 
-The source is compiled again with line tables and remarks enabled. Neither changes the generated code, so
-addresses and lines are valid for the library that ran, as long as both were built with the same flags."""
+The source is compiled again with line tables and remarks enabled. Neither changes the generated code, so that
+addresses and lines are valid for the library that ran if both were built with the same flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXPLANATIONS = (
     (
         r"possible (?:alias|dependence)|versioning for alias|bad data dependence|unsafe dependent"
         r"|cannot identify array bounds",
-        "it may write what it reads",
+        "what it writes may overlap what it reads",
     ),
     (r"not consecutive access|complicated access pattern|strided|gather", "its accesses are not consecutive"),
     (
@@ -46,7 +46,7 @@ _EXPLANATIONS = (
         "an operation has no vector form",
     ),
 )
-"""Messages of g++ and clang++ in plain words; others are reported unchanged."""
+"""Messages of g++ and clang++ (patterns) in plain words; other messages are reported unchanged."""
 
 
 class NoCompiler(OSError):
@@ -54,11 +54,10 @@ class NoCompiler(OSError):
 
 
 def parse(text: str, name: str) -> list[VectorizationRemark]:
-    """Parse the remarks of g++ (-fopt-info-vec-missed) or clang++ (-Rpass-missed, -Rpass-analysis) on the
-    file `name`.
+    """Parse the remarks of g++ (-fopt-info-vec-missed) or clang++ (-Rpass-missed, -Rpass-analysis) on `name`.
 
-    g++ names the loop first and then the statement that prevents vectorization. That may be in a header: such
-    a reason is attributed to the loop."""
+    g++ first names the loop, and then the statement that prevents vectorization. If that statement is in a
+    header, the reason is attributed to the loop."""
     remarks: dict[VectorizationRemark, None] = {}
     loop = 0
     for row in text.splitlines():
@@ -87,8 +86,8 @@ def compile_with_remarks(
 ) -> tuple[Path, str]:
     """Return the library with line tables, and the compiler's output with its remarks.
 
-    `build_command` is the command that the library was built with; empty: the default. Raises NoCompiler, or
-    OSError with the first error if compilation fails."""
+    `build_command`: the command that built the library; if empty, the default one. Raises NoCompiler, or
+    OSError with the first error if the compiler fails."""
     try:
         base_command = list(build_command) or command()
     except BuildError as error:

@@ -1,12 +1,13 @@
-"""Samples of where this process spends CPU time: a timer per thread interrupts it, and the handler records
-its address.
+"""Samples where this process spends CPU time: a timer interrupts each thread, a handler records its address.
 
-It needs no permission, unlike hardware counters: it uses POSIX timers that signal the process's own threads,
-and a handler in native code. A sample is weighted by the CPU time that its thread has used since its previous
-sample, so sleeping costs nothing; a sample that finds the thread asleep counts as waiting, because the thread
-spun before. Timers on CPU time would need no weights, but they fire only at the kernel's tick, 100 to 1000
-times a second, and calls of a few ticks synchronize with them. Threads that start after `running` was entered
-are not sampled."""
+The sampler uses POSIX timers that signal the process's own threads, and a handler in native code. Unlike
+hardware counters, it needs no permission.
+
+A sample is weighted by the CPU time that its thread has used since its previous sample, so that sleeping has
+no weight. A sample that finds the thread asleep counts as waiting, because the thread spun before it slept.
+Timers on CPU time would need no weights, but they fire only at the OS kernel's ticks, 100 to 1000 times a
+second, and calls of a few ticks synchronize with them. Threads that start after `running` was entered are not
+sampled."""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ from kernelpro.lab.languages.cpp import cpp
 from kernelpro.records.cpu_profile import CpuSamples
 
 MARKER_SYMBOL = "kernelpro_sampling_begin"
-"""A function of the sampler's own library, which distinguishes it from a candidate's."""
+"""A function of the sampler's own library, by which it is distinguished from the candidate's libraries."""
 _STATES = ("work", "host", "wait")
 _MAX_SAMPLES = 1 << 16
 _PERIOD_NS = 1_000_003
-"""About 1 ms for up to eight threads, proportionally more for others; not a divisor of likely periods of a
-kernel."""
+"""About 1 ms for up to eight threads, proportionally more for more threads. A prime, so that samples do not
+synchronize with periodic code."""
 _OPENMP_LIBRARY = re.compile(r"lib(g|i)?omp[\d.-]")
 _HOST_LIBRARY = re.compile(r"python|libffi|_ctypes|vdso|unknown")
-"""The interpreter and its foreign-function layer: work that threads cannot share."""
+"""The interpreter and its foreign-function layer, whose work threads cannot share."""
 _SOURCE = r"""
 #include <signal.h>
 #include <stdint.h>
@@ -116,8 +117,10 @@ extern "C" int kernelpro_sampling_end() {
 
 
 class CpuSampler:
-    """Samples the threads of this process. Building its native part takes 0.1 s; raises BuildError without a
-    compiler."""
+    """Samples the threads of this process.
+
+    The constructor builds the native part, which takes 0.1 s. Raises BuildError if there is no compiler.
+    """
 
     def __init__(self) -> None:
         self._library = cpp(_SOURCE)
@@ -145,8 +148,8 @@ class CpuSampler:
         return int(self._count)
 
     def summary(self) -> CpuSamples:
-        """Return CPU time by module, thread and address; addresses only in libraries outside the system and
-        Python."""
+        """Return CPU time by module, thread and address. Addresses cover only libraries outside the system
+        and Python."""
         sample_count = self.count()
         mappings = _memory_mappings()
         starts = [image[0] for image in mappings]
@@ -183,7 +186,7 @@ class CpuSampler:
 
 
 def _memory_mappings() -> list[tuple[int, int, int, str]]:
-    """Return the mappings of this process: begin, end, address of the file's first page, path."""
+    """Return the memory mappings of this process: begin, end, address of the file's first page, path."""
     mappings = []
     base: dict[str, int] = {}
     for row in Path("/proc/self/maps").read_text().splitlines():

@@ -27,10 +27,9 @@ from kernelpro.records.cpu_profile import (
 )
 
 _MIN_SAMPLES = 30
-"""With fewer samples, the static cost of loops is a better estimate."""
+"""With fewer samples, the static cost of loops is the better estimate."""
 _DIVISION_COST, _CALL_COST = 8, 40
-"""Cost in simple instructions, for loops that were not sampled: a division's throughput, a scalar libm
-function."""
+"""Static cost in simple instructions: of a division (its throughput), of a call (a scalar libm function)."""
 _LIBM_FUNCTION = re.compile(
     r"(a?(sin|cos|tan)h?|atan2|exp(2|10|m1)?|log(2|10|1p)?|pow|erfc?|cbrt|hypot|fmod|[lt]gamma|sqrt|round|floor|ceil|f(min|max))f?"
 )
@@ -56,7 +55,7 @@ def vector_bits() -> int:
 
 @dataclass
 class _Nest:
-    """An outermost loop: its parts, and the line of the longest of them."""
+    """An outermost loop: its parts, and the line of the part that takes the most time."""
 
     where: str
     longest: float
@@ -65,7 +64,7 @@ class _Nest:
 
 
 def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None = None) -> CpuProfile:
-    """Combine code and observed calls; `sources` give the text of each loop's line."""
+    """Combine code and observed calls. `sources`: C++ texts by name, to quote the line of each loop."""
     source_lines = {Path(name).name: text.splitlines() for name, text in (sources or {}).items()}
     samples = run.samples or CpuSamples()
     addresses = {
@@ -98,7 +97,7 @@ def build_profile(code: CpuCode, run: CpuRun, sources: Mapping[str, str] | None 
                 for other in function.loops
             ):
                 key = (function.file, function.name, loop.nest or loop.begin)
-                # an earlier one is another part of the same loop, which the compiler has moved
+                # an existing entry is another part of the same loop, which the compiler has moved
                 nest = sweeps.setdefault(key, _Nest(where, loop_share))
                 nest.spans.append((loop.begin, loop.end))
                 nest.calls |= set(loop.calls)
@@ -153,7 +152,7 @@ def _by_share(items: Iterable[Shared]) -> tuple[Shared, ...]:
 
 
 def _merge_called_loops(sweeps: Sequence[tuple[Sweep, set[str]]]) -> Iterable[Sweep]:
-    """Add the share of loops in a called function to the loop that calls it: they process a part of its
+    """Add the shares of loops in a called function to the loop that calls it: they process part of its
     data."""
     caller_loops = {
         name: index for index, (sweep, calls) in enumerate(sweeps) for name in calls if name != sweep.function
@@ -171,7 +170,7 @@ def _merge_called_loops(sweeps: Sequence[tuple[Sweep, set[str]]]) -> Iterable[Sw
 
 
 def _static_cost(loop: MachineLoop, remainder: bool) -> float:
-    """Return the static weight of a loop; the scalar remainder of a vector loop hardly runs."""
+    """Return the static cost of a loop; 0 for the scalar remainder of a vector loop, which hardly runs."""
     divisions = loop.count("division", "integer_division")
     cost = loop.instructions + _DIVISION_COST * divisions + _CALL_COST * loop.count("call")
     return 0.0 if remainder else cost

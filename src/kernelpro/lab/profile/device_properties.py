@@ -1,4 +1,4 @@
-"""Device properties that the thresholds of diagnostics derive from."""
+"""Device properties, from which diagnostics derive their thresholds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelpro.lab.profile import cpu_shares
 from kernelpro.records import Ceilings, DeviceProperties
 
 _BLOCKS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24}
-"""By compute capability; 32 for all others since 5.0."""
+"""Maximum resident blocks by compute capability; 32 for all others since 5.0."""
 _FAST_FP64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
-"""Compute capabilities whose FP64 rate is half the FP32 rate; elsewhere it is a 32nd or 64th."""
+"""Compute capabilities whose FP64 rate is half the FP32 rate; for others it is 1/32 or 1/64."""
 
 
 def device_properties(target: str, ceilings: Ceilings) -> DeviceProperties:

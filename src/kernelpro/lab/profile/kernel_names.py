@@ -1,4 +1,4 @@
-"""Names of kernels: mangled by the linker, demangled by different tools, or plain as in the source."""
+"""Names of kernels: mangled, as different tools demangle them, or plain as in the source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def plain_name(name: str) -> str:
 
 
 def _last_name(symbol: str) -> str:
-    """Return the last name in a symbol mangled by the Itanium ABI. A kernel is not a class member, so it
-    follows namespaces."""
+    """Return the last name in a symbol mangled by the Itanium ABI.
+
+    A kernel is not a member of a class, so that only namespaces come before its name.
+    """
     position, name, nested = 2, "", False
     while prefix := _NAMESPACE.match(symbol, position):
         nested |= prefix[0] == "N"
@@ -53,8 +55,7 @@ def _without_arguments(name: str) -> str:
 
 
 def template_arguments(name: str) -> str:
-    """Return the template arguments of a demangled name in a form common to all demanglers:
-    `4,true,float`."""
+    """Return the template arguments of a demangled name in one form for all demanglers: `4,true,float`."""
     start = name.find("<", name.find(plain_name(name)))
     depth, end = 0, start
     for end in range(max(start, 0), len(name)):
@@ -67,8 +68,8 @@ def template_arguments(name: str) -> str:
 
 
 def matching_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that match `name`: the same name, else the same template arguments, else the same
-    plain name."""
+    """Return the names that match `name`: equal ones, else those with equal template arguments, else all with
+    the same plain name."""
     namesakes = [other for other in names if plain_name(other) == plain_name(name)]
     for form in (_without_spaces, template_arguments):
         if matches := [other for other in namesakes if form(other) == form(name)]:
@@ -81,7 +82,7 @@ def _without_spaces(name: str) -> str:
 
 
 def demangle(name: str) -> str:
-    """Demangle a C++ name; return other names, and those too long for libstdc++'s demangler, unchanged."""
+    """Demangle a C++ name. Other names, and those too long for libstdc++'s demangler, are unchanged."""
     if not name.startswith("_Z"):
         return name
     try:

@@ -1,9 +1,9 @@
-"""Nsight Compute: hardware counters, and stalls by source line, through its command line and CSV.
+"""Nsight Compute: hardware counters and stalls by source line, through its command line and CSV output.
 
-`commands` returns what to run in a sandbox; `parse_raw_page` and `parse_source_page` parse the output. Only
-the requested metrics are collected. A marker kernel, which `profiled_program` launches before each entry,
-separates the kernels of several entries. The launches of one kernel (one instance of a template) are merged,
-weighted by time."""
+`commands` returns the commands to run in a sandbox; `parse_raw_page` and `parse_source_page` parse the
+output. ncu collects the requested metrics and some that are always needed. `profiled_program` launches a
+marker kernel before each entry, which separates the kernels of several entries. The launches of one kernel
+(one instance of a template) are merged, weighted by time."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ BASE_METRICS = (
     "dram__bytes_write.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
 )
-"""Speed of light, bytes and occupancy, which stage 1 compares with the roofline. Launch properties come with
-every kernel."""
+"""Speed of light, bytes and occupancy, which stage 1 of the diagnosis compares with the roofline. ncu adds
+the launch properties of every kernel by itself."""
 BREAKDOWN_METRICS = (
     "breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "breakdown:gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
 )
-"""The parts of the speed of light: each pipe of the SMs, each unit of L1, L2 and DRAM of this chip. Both
-throughputs are computed from them, so they should need no further pass."""
+"""The components of the speed of light: each pipe of the SMs, and each unit of L1, L2 and DRAM of this chip.
+ncu computes both throughputs from them, so that they should need no further pass."""
 SOURCE_SECTIONS = ("SourceCounters", "WarpStateStats")
-"""Sections on where and why warps stall. The first samples stalls by line; the same metrics by name give no
-columns on the source page. The second counts every stall reason of this chip; their names differ from chip to
-chip."""
+"""Sections on where and why warps stall. The first samples stalls by line; requesting its metrics by name
+would give no columns on the source page. The second counts every stall reason of this chip, whose names
+differ between chips."""
 _REPORT = "kernels.ncu-rep"
 MAX_LAUNCHES = 40
-"""Per entry."""
+"""Number of launches that ncu measures for each entry."""
 _MAX_LINES = 20
 _MIN_STALL_SHARE, _MIN_INSTRUCTION_SHARE = 0.05, 0.10
-"""Of a line's samples: minimum for a stall reason to be listed, and for an instruction to be shown."""
+"""Smallest shares of a line's samples for which a stall reason or an instruction is listed."""
 _MAX_INSTRUCTIONS = 4
 PERMISSION = (
     "set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia kernel module, or run as root (CAP_SYS_ADMIN)"
@@ -55,7 +55,7 @@ PERMISSION = (
 
 
 def find_ncu() -> str | None:
-    """Return ncu's path: KERNELPRO_NCU (empty disables it), the PATH, the CUDA toolkit, or Nsight Compute."""
+    """Return ncu's path from KERNELPRO_NCU (empty disables it), the PATH, the CUDA toolkit, or Nsight."""
     configured = os.environ.get("KERNELPRO_NCU")
     if configured is not None:
         return configured or None
@@ -79,7 +79,7 @@ def commands(
 ) -> list[list[str]]:
     """Return the commands that collect, print the raw page and (with `lines`) print the source page.
 
-    `unsupported` are metrics that this device does not have.
+    `unsupported`: metrics that this device does not have.
     """
     collected = dict.fromkeys(
         name for name in (*BASE_METRICS, *BREAKDOWN_METRICS, *metrics) if name not in unsupported
@@ -98,7 +98,7 @@ def commands(
         collect += ["--section", section]
     if kernels:
         collect += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, (MARKER_KERNEL, *kernels)))})$"]
-    # mangled, because demanglers differ; this name is demangled like those of the timeline
+    # mangled, because demanglers differ: `demangle` treats these names like those of the timeline
     show = [ncu, "--import", _REPORT, "--csv", "--print-units", "base", "--print-kernel-base", "mangled"]
     commands = [[*collect, *target], [*show, "--page", "raw"]]
     if lines:
@@ -107,7 +107,7 @@ def commands(
 
 
 def unsupported_metrics(text: str, metrics: tuple[str, ...]) -> frozenset[str]:
-    """Return the requested metrics that ncu's errors name; ncu then collects nothing at all."""
+    """Return the requested metrics that ncu's errors name. After such an error, ncu collects nothing."""
     named = {
         word for line in text.splitlines() if "==ERROR==" in line for word in re.findall(r"[\w.:]+", line)
     }
@@ -119,7 +119,7 @@ class KernelCounters:
     """Counters of one kernel of one entry."""
 
     name: str
-    """With template arguments and parameters."""
+    """The demangled name, with template arguments and parameters."""
     nanoseconds: float = 0.0
     launches: int = 0
     grid: tuple[int, ...] = ()
@@ -146,7 +146,7 @@ def explain_failure(text: str) -> Skipped:
 def parse_raw_page(text: str, entries: int, marked: bool = True) -> list[dict[str, KernelCounters]]:
     """Parse the raw page: for each entry, its kernels by name, with launches merged.
 
-    `marked`: a marker comes before each entry; else all kernels belong to the first.
+    `marked`: a marker precedes each entry. Without markers, all kernels belong to the first entry.
     """
     kernels_by_entry: list[dict[str, KernelCounters]] = [{} for _ in range(entries)]
     entry = -1 if marked else 0
@@ -208,7 +208,7 @@ def _parse_number(cell: str | None) -> float | None:
 
 
 def _merge(into: KernelCounters, more: KernelCounters) -> None:
-    """Merge averages over launches: of sums by launch, of rates and shares by time."""
+    """Merge averages over launches: weight sums by launches, and rates and shares by time."""
     total, launches = into.nanoseconds + more.nanoseconds, into.launches + more.launches
     for key, value in more.metrics.items():
         before = into.metrics.get(key, value)
@@ -223,8 +223,10 @@ def _merge(into: KernelCounters, more: KernelCounters) -> None:
 
 
 def parse_source_page(text: str, sources: dict[str, str]) -> dict[str, tuple[Line, ...]]:
-    """Parse the source page: the worst lines of each kernel, by stall samples. `sources`: source texts by
-    file name."""
+    """Parse the source page: the lines of each kernel with the most stall samples.
+
+    `sources`: source texts by file name.
+    """
     lines_by_kernel: dict[str, list[Line]] = {}
     for block in re.split(r'(?m)^(?="(?:File Path|Kernel Name)",)', text):
         kernel, lines = _parse_source_block(block, sources)
@@ -250,7 +252,7 @@ _STALL_NAMES = {
     "dispatch": "dispatch_stall",
     "sleep": "sleeping",
 }
-"""Short names on the source page -> names of the counters."""
+"""Short names of stall reasons on the source page, and their names as counters."""
 
 
 _STALL_COLUMN = re.compile(r"(?:stall_|smsp__pcsamp_warps_issue_stalled_)(\w+?)(?<!_not_issued)")
@@ -261,8 +263,10 @@ def _reason(name: str) -> str:
 
 
 def _parse_source_block(block: str, sources: dict[str, str]) -> tuple[str, list[Line]]:
-    """Parse the lines of one kernel in one file, each with its worst instructions; `share` is a count of
-    samples here."""
+    """Parse the lines of one kernel in one file, each with its worst instructions.
+
+    `share` of a returned line is its number of samples.
+    """
     rows = list(csv.reader(io.StringIO(block)))
     header = {row[0]: row[1] for row in rows[:3] if len(row) >= 2}
     file = os.path.basename(header.get("File Path", ""))

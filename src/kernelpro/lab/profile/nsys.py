@@ -1,7 +1,8 @@
 """Tracing with Nsight Systems: commands around a target program, and the trace in nsys's SQLite export.
 
-1. `find_nsys`. 2. Run `profile_command` around a program that calls `run_under_nsys`. 3. Run
-   `export_command`.
+1. `find_nsys` finds the program.
+2. Run `profile_command` around a program that calls `run_under_nsys`.
+3. Run `export_command`.
 4. `load_trace` returns the trace, or explains what is missing.
 """
 
@@ -35,7 +36,7 @@ _INSTALL_PATHS = (
 )
 """Default install paths, best first: the copy inside Nsight Compute may lack libraries of its importer."""
 _MAX_OUTPUT_CHARACTERS = 600
-"""How much of a failed tool's output is shown: its last few lines."""
+"""How much of the end of a failed tool's output is shown."""
 
 
 def find_nsys(root: Path = Path("/")) -> str | None:
@@ -53,7 +54,7 @@ def find_nsys(root: Path = Path("/")) -> str | None:
 def profile_command(binary: str, report: Path, target: Sequence[str]) -> list[str]:
     """Return the command that traces `target` between cudaProfilerStart and Stop.
 
-    Sampling and OS tracing are off: they turn 2 MB into 2 GB.
+    Sampling and OS tracing are off: they would turn 2 MB into 2 GB.
     """
     return [
         binary,
@@ -63,7 +64,7 @@ def profile_command(binary: str, report: Path, target: Sequence[str]) -> list[st
         "-s",
         "none",
         "--cpuctxsw=none",
-        "--cuda-graph-trace=node",  # else the kernels of a graph are not listed
+        "--cuda-graph-trace=node",  # without it, nsys does not list the kernels of a graph
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
         "--force-overwrite=true",
@@ -79,7 +80,7 @@ def export_command(binary: str, report: Path, database: Path) -> list[str]:
 
 
 def run_under_nsys(call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5) -> None:
-    """Run the calls to trace, in the target program under nsys, with a warm candidate."""
+    """Run the calls to trace: called by the target program under nsys, with a warm candidate."""
     import torch
 
     torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
@@ -90,15 +91,15 @@ def run_under_nsys(call: Callable[[], object], synchronize: Callable[[], object]
 
 
 def not_found() -> Skipped:
-    """Return the note that nsys is not installed."""
+    """A note that nsys is not installed."""
     return _skipped(
         "nsys was not found",
-        "install Nsight Systems (nsight-systems-cli), or trace with CUPTI, which needs nothing",
+        "install Nsight Systems (nsight-systems-cli), or trace with CUPTI, which needs no installation",
     )
 
 
 def load_trace(folder: Path, status: int, output: str) -> Trace | Skipped:
-    """Return the trace in `folder`, or why there is none, from the last command's exit status and output."""
+    """Return the trace in `folder`, or why there is none. `status`, `output`: those of the last command."""
     database = folder / "trace.sqlite"
     if not database.exists():
         if (folder / "trace.nsys-rep").exists():
@@ -132,7 +133,7 @@ def _missing_report(folder: Path, status: int, output: str) -> Skipped:
     return _skipped(f"nsys ended with status {status} and left no report: {_tail(output)}")
 
 
-def _skipped(why: str, enable: str = "trace with CUPTI, which needs nothing") -> Skipped:
+def _skipped(why: str, enable: str = "trace with CUPTI, which needs no installation") -> Skipped:
     return Skipped("timeline by nsys", why, enable)
 
 
@@ -141,8 +142,7 @@ def _tail(text: str) -> str:
 
 
 def read_database(database: Path) -> Trace:
-    """Read an SQLite export. A table is missing if nothing of its kind happened, a column if nsys is
-    older."""
+    """Read an SQLite export. It lacks tables of events that did not happen; older versions lack columns."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
         text = dict(_rows(db, "StringIds", "id", "value"))
         marks = _rows(db, "NVTX_EVENTS", "start", "end", "text", "textId")

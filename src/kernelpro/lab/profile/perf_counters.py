@@ -1,5 +1,4 @@
-"""Hardware counters of this process and all its threads, through perf_event_open: as `perf stat`, without
-perf."""
+"""Hardware counters of this process and all its threads, through perf_event_open, like `perf stat`."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ EVENTS = {
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 1, 1 << 5, 1 << 6
 _READ_TIMES = 3
-"""read_format: also the time enabled and the time counted, for counters that are multiplexed."""
+"""read_format: also read how long a counter was enabled and counted, because counters are multiplexed."""
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _ENABLE_HINT = "sudo sysctl kernel.perf_event_paranoid=2 (or lower); in a container also --cap-add PERFMON"
 
 
 class PerfCounters:
-    """Counts while `running`; `values` are sums over threads, `skipped` is the reason why there are none."""
+    """Counts while `running`. `values` are sums over threads; `skipped` says why there are none."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}

@@ -2,12 +2,12 @@
 
     python -m kernelpro.lab.profile.profiled_program BUNDLE ncu|nsys|memcheck
 
-The file holds a list of bundles (torch.save): each has a task, a seed and entries, which are candidates and
+The file holds a list of bundles (torch.save). Each has a task, a seed and entries, which are candidates and
 variants of the reference. Each entry is loaded and warmed up outside the profiler's range.
 
-ncu       Every entry is called once, with a marker kernel before it if there are several, so one start of
-          Python, torch and the profiler serves all entries. A variant that fails leaves only its marker:
-          earlier counters are not lost.
+ncu       Every entry is called once, after a marker kernel if there are several. So Python, torch and the
+          profiler start only once. A variant that fails leaves only its marker, and the counters of earlier
+          entries are kept.
 nsys      The first entry is called several times, each call in a range.
 memcheck  The first entry is called once, with every tensor in its own allocation, so that an access beyond
           one tensor does not hit the next.
@@ -33,7 +33,8 @@ MARKER_KERNEL = "spin_kernel"
 """The kernel behind torch.cuda._sleep."""
 _WARM_CALLS = 3
 _MEMCHECK_SECONDS = 60
-"""For compute-sanitizer: importing torch takes about 10 s, and a checked kernel is 10 to 100 times slower."""
+"""Time limit for compute-sanitizer. Under it, importing torch takes about 10 s, and a kernel 10 to 100 times
+as long as without it."""
 
 
 def run_once(bundle: dict[str, Any]) -> None:
@@ -47,7 +48,7 @@ def run_once(bundle: dict[str, Any]) -> None:
 
 
 def run(bundle: dict[str, Any], profiler: str, mark: bool) -> None:
-    """Call the entries of a bundle under ncu or nsys; `mark`: launch a marker before each entry."""
+    """Call the entries of a bundle under ncu or nsys. `mark`: launch a marker before each entry."""
     reference = Reference(bundle["task"], "cuda", bundle["seed"])
     form, leaves = reference.inputs(bundle["seed"] + 1)
     arguments = tree.unflatten(form, leaves)

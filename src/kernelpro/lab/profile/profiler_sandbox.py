@@ -1,5 +1,4 @@
-"""Runs external profilers (ncu, nsys, compute-sanitizer) around a candidate in a sandboxed process of their
-own."""
+"""Runs external profilers (ncu, nsys, compute-sanitizer) around a candidate, in a separate sandbox."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ BUNDLE = "bundle.pt"
 """The file that `profiled_program` loads."""
 _COMMAND_SECONDS = 240.0
 _REPLY_SECONDS = 10.0
-"""Time for the reply after a command's own time limit."""
+"""Time for the reply beyond the time limit of the commands."""
 _MEMORY_SHARE = 0.75
 _SYSCALLS = ("ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open", "timer_create", "socket")
-"""System calls that ncu and nsys need to observe their target; all other processes in the sandbox are
-theirs."""
+"""System calls that ncu and nsys need to observe their target. They can observe nothing else: the sandbox has
+no other processes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class CommandResult:
 
 
 class ProfilerSandbox:
-    """Runs commands on one candidate."""
+    """Runs external profilers on one candidate."""
 
     def __init__(self, bench: Bench, candidate: Candidate):
         self._bench, self._candidate = bench, candidate
@@ -53,7 +52,7 @@ class ProfilerSandbox:
         """Return what `profiled_program` loads: the task, the candidate, and variants of the reference."""
         bench = self._bench
         request, tail = bench.loader.request(self._candidate, bench.options)
-        # a live module's weights are known to nobody else; others follow from the seed
+        # the weights of a live module must be sent; others follow from the seed
         state = bench.loader.saved_state() if bench.task.form == "module" else b""
         candidate = {"request": request, "tail": tail, "state": state}
         load, task = bench.loader.reference_request()
@@ -67,8 +66,8 @@ class ProfilerSandbox:
         collect: tuple[str, ...] = (),
         seconds: float = _COMMAND_SECONDS,
     ) -> tuple[list[CommandResult], bytes]:
-        """Run commands until one fails, each for at most `seconds`; return their results and a tar of
-        `collect`."""
+        """Run commands until one fails, each for at most `seconds`. Returns their results, and a tar of the
+        files in `collect`."""
         self._bench.free_own_memory()
         memory = int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         process = self._bench.launcher.start(
@@ -77,7 +76,7 @@ class ProfilerSandbox:
             environment={"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
             | compiler_variables(self._bench.target),
             allowed_syscalls=_SYSCALLS,
-            private_tmp=True,  # nsys writes there, whatever TMPDIR is
+            private_tmp=True,  # nsys writes to /tmp, whatever TMPDIR is
         )
         try:
             request = {"op": "execute", "commands": commands, "seconds": seconds, "collect": collect}

@@ -6,8 +6,8 @@
     observe      buffer set, seconds     -> (CPU) threads, page faults, counters and samples of calls
     execute      commands, files         -> (external profilers) their output and files
 
-Like any candidate, it runs in a sandbox. Its answers feed advice, not a verdict: a candidate that falsifies
-its own profile misleads only its author."""
+Like any candidate, it runs in a sandbox. Its answers are used for advice, not for a verdict: a candidate that
+falsifies its own profile misleads only its author."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ProfilingServer(CandidateServer):
         return {"run": run.to_json(), "skipped": [note.to_json() for note in skipped]}, b""
 
     def disassemble(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Analyze the build artifacts in the sandbox, and report what autotuners chose."""
+        """Analyze the build artifacts, and report the configurations that autotuners chose."""
         files = _code_files()
         if self._device.name == "cpu":
             from kernelpro.lab.profile import cpu
@@ -108,8 +108,7 @@ class ProfilingServer(CandidateServer):
         return answer | {"skipped": [note.to_json() for note in skipped]}, b""
 
     def execute(self, request: dict[str, Any], tail: bytes) -> tuple[dict[str, Any], bytes]:
-        """Unpack `tail` (a tar), run commands until one fails, and return their output and the files to
-        collect."""
+        """Unpack `tail` (a tar) and run commands until one fails. Returns their output and files."""
         if tail:
             unpack(tail, ".")
         results = []

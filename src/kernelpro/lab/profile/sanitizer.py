@@ -1,7 +1,7 @@
-"""compute-sanitizer: where a kernel accesses memory that it does not own, and which races it has.
+"""compute-sanitizer: locates a kernel's illegal memory accesses, and finds its races.
 
-A candidate that the GPU stopped, or that writes out of bounds, runs once more in the sandbox of external
-profilers (`locate_error`). A candidate that is judged with full effort runs under all four tools
+A candidate that the GPU stopped, or that accesses memory out of bounds, runs once more in the sandbox of
+external profilers (`locate_error`). A candidate that is judged with full effort runs under all four tools
 (`find_defects`). NVIDIA's manual: docs.nvidia.com/compute-sanitizer. The first error looks like
 
     ========= Invalid __global__ write of size 4 bytes
@@ -28,11 +28,10 @@ _MEMORY_FAULT = re.compile(
     r"illegal memory access|illegal address|misaligned address|invalid address space|invalid program counter"
     r"|unspecified launch failure|hardware stack error"
 )
-"""The driver's messages for kernels that it stopped for their memory accesses: errors 700, 714 and 716 to
-719."""
+"""The driver's messages for kernels that it stopped because of a memory access (errors 700, 714, 716-719)."""
 _PREFIX = "========= "
 _OUT_OF_BOUNDS = re.compile(r"(writes|accesses memory) out of bounds: ")
-"""The beginning of the verdict on a candidate that guarded calls convict."""
+"""The beginning of the verdict's reason if guarded calls found an access out of bounds."""
 _ERROR = re.compile(
     r"Invalid |Malloc/Free error|Uninitialized |Barrier error|(Error: )?Race reported"
     r"|.*\b(misaligned|out of bounds|exception)\b",
@@ -40,12 +39,12 @@ _ERROR = re.compile(
 )
 _MAX_LINES = 6
 _TIMEOUT_SECONDS = 90.0
-"""Enough for a kernel that fails early; others are not worth the device's time."""
+"""Enough for a kernel that fails early. Others are not worth more of the device's time."""
 TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
-"""Accesses out of bounds, wrong barriers, missing barriers between threads of a block, reads of memory that
-was never written."""
+"""They find accesses out of bounds, wrong barriers, missing barriers between threads of a block, and reads of
+memory that was never written."""
 _MAX_PRINTED = {"memcheck": "3"}
-"""Errors that a tool prints; more where errors of library kernels may come first."""
+"""How many errors a tool prints. The others print 50, because errors of library kernels may come first."""
 _OPTIONS = (
     "--show-backtrace",
     "device",
@@ -55,7 +54,7 @@ _OPTIONS = (
 
 
 def find_sanitizer() -> str | None:
-    """Return its path: KERNELPRO_SANITIZER (empty disables it), the PATH, or the CUDA toolkit."""
+    """Return its path from KERNELPRO_SANITIZER (empty disables it), the PATH, or the CUDA toolkit."""
     configured = os.environ.get("KERNELPRO_SANITIZER")
     if configured is not None:
         return configured or None
@@ -68,7 +67,7 @@ def find_sanitizer() -> str | None:
 
 
 def is_memory_fault(verdict: Verdict) -> bool:
-    """Whether the GPU stopped the candidate for a memory access, or guarded calls found one."""
+    """Whether the GPU stopped the candidate because of a memory access, or guarded calls found one."""
     if verdict.status is Status.WRONG:
         return bool(_OUT_OF_BOUNDS.match(verdict.reason))
     return verdict.status is Status.CRASHED and bool(_MEMORY_FAULT.search(verdict.reason))
@@ -94,7 +93,7 @@ def command(program: str, tool: str = "memcheck") -> list[str]:
 def first_error(text: str, kernels: Collection[str] = ()) -> str:
     """Return the first error in one line; empty if none was reported.
 
-    `kernels`: only errors that name one of these count, if there are any.
+    `kernels`: if given, only errors that name one of these kernels count.
     """
     lines = [
         line.removeprefix(_PREFIX.rstrip()) for line in text.splitlines() if line.startswith(_PREFIX.rstrip())
@@ -114,9 +113,9 @@ def first_error(text: str, kernels: Collection[str] = ()) -> str:
 
 
 def find_defects(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> dict[str, str]:
-    """Run a candidate under all tools at the same time; return the first error of each that finds one.
+    """Run a candidate under all tools at the same time. Returns the first error of each tool that finds one.
 
-    Only errors in the candidate's own kernels count. Empty if the sanitizer is not installed.
+    Only errors in the candidate's own kernels count. The result is empty if the sanitizer is not installed.
     """
     program, kernels = find_sanitizer(), own_kernels(candidate.source)
     if program is None or not kernels:
@@ -134,8 +133,8 @@ def find_defects(bench: Bench, candidate: Candidate, report: Callable[[str], Non
 
 
 def locate_error(bench: Bench, candidate: Candidate, report: Callable[[str], None]) -> str:
-    """Run a candidate under compute-sanitizer; return the first error, empty if it is not installed or finds
-    none."""
+    """Run a candidate under compute-sanitizer. Returns the first error; empty if the sanitizer finds none or
+    is not installed."""
     program = find_sanitizer()
     if program is None:
         return ""

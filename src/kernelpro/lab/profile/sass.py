@@ -1,4 +1,4 @@
-"""Static facts of GPU kernels from their machine code; no GPU is needed.
+"""Static facts about GPU kernels from their machine code. No GPU is needed.
 
 1. `extract_cubins` finds the machine code in build artifacts: a .cubin, or the cubins inside a shared
    library.
@@ -40,9 +40,9 @@ _INSTALL_HINTS = {
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _ARCHITECTURE = re.compile(r"sm_(\d+)|EF_CUDA_SM(\d+)")
 _TRIG_TABLE = b"__cudart_i2opi"
-"""The table of digits of 2/pi that reduces huge arguments of sin, cos and tan."""
+"""The table with the digits of 2/pi, which sin, cos and tan use to reduce huge arguments."""
 _RESERVED_SHARED_BYTES = 1024
-"""From sm_90 on, the driver reserves this much; cuobjdump adds it to a kernel that uses shared memory."""
+"""Shared memory that the driver reserves from sm_90 on. cuobjdump adds it if a kernel uses shared memory."""
 
 
 @dataclass
@@ -50,15 +50,15 @@ class StaticAnalysis:
     """The kernels in the build artifacts of a candidate."""
 
     kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
-    """By plain name, all variants: instances of a template, configurations of an autotuner."""
+    """All variants by plain name: instances of a template, configurations of an autotuner."""
     warnings: list[str] = field(default_factory=list)
     """Compiler warnings that belong to no kernel."""
     skipped: list[Skipped] = field(default_factory=list)
 
 
 def find_tool(name: str) -> str | None:
-    """Find `cuobjdump` or `nvdisasm`: on the PATH, in a CUDA toolkit, in Python packages (NVIDIA's,
-    Triton's), in Nsight."""
+    """Find `cuobjdump` or `nvdisasm` on the PATH, in a CUDA toolkit, in Python packages (NVIDIA's, Triton's)
+    or in Nsight."""
     return shutil.which(name) or next(
         (str(path) for path in _tool_paths(name) if os.access(path, os.X_OK)), None
     )
@@ -82,7 +82,7 @@ def _package_folders(name: str) -> list[Path]:
 def analyze(files: dict[str, bytes], source: str = "") -> StaticAnalysis:
     """Analyze all kernels in build artifacts, given by file name.
 
-    Artifacts are shared libraries and cubins; NAME.log next to NAME.so is the compiler's output; NAME.json
+    Artifacts are shared libraries and cubins. NAME.log next to NAME.so is the compiler's output. NAME.json
     and NAME.ptx next to NAME.cubin are Triton's. `source` is the candidate's text, in which each kernel's
     definition is located."""
     analysis = StaticAnalysis()
@@ -97,7 +97,7 @@ def analyze(files: dict[str, bytes], source: str = "") -> StaticAnalysis:
         analysis.skipped.append(Skipped("machine code", "nvdisasm not found", _INSTALL_HINTS["nvdisasm"]))
         entries = (log.resources.items() for log in logs.values())
         symbols = [symbol for items in entries for symbol, resources in items if "registers" in resources]
-        for symbol in dict.fromkeys(symbols):  # registers and spills, but no instruction mix
+        for symbol in dict.fromkeys(symbols):  # with registers and spills, but without instruction mix
             _add_kernel(analysis, symbol, KernelCode(), list(logs.values()), source)
         return analysis
     cubins = [
@@ -129,7 +129,7 @@ def _add_kernel(
     source: str,
     launch: dict[str, int] | None = None,
 ) -> None:
-    """Add a kernel with what the logs say about it."""
+    """Add a kernel with its resources and warnings from the logs."""
     name = plain_name(symbol)
     resources: dict[str, Any] = dict(ChainMap(*(log.resources.get(symbol, {}) for log in logs)))
     code = replace(
@@ -146,11 +146,10 @@ def _add_kernel(
 def find_variant(
     analysis: StaticAnalysis, name: str, registers: int, threads: int, dynamic_shared: int
 ) -> KernelCode | None:
-    """Return the variant that a profiler observed, by name (mangled or not), registers, threads and shared
-    memory.
+    """Return the variant that a profiler observed; None if no kernel has that name.
 
-    The name decides; then threads and dynamic shared memory if a variant fixes them; then the closest number
-    of registers. None if no kernel has that name."""
+    The variant is chosen by its name (mangled or not), then by threads and dynamic shared memory if it fixes
+    them, then by the closest number of registers."""
     template_args = template_arguments(name)
 
     def similarity(code: KernelCode) -> tuple[bool, bool, int, int]:
@@ -174,7 +173,7 @@ def _sibling_text(files: dict[str, bytes], name: str, suffix: str) -> str:
 
 
 def extract_cubins(name: str, data: bytes, skipped: list[Skipped]) -> list[bytes]:
-    """Return the cubins in a file: the file itself, those embedded in a library, or what cuobjdump
+    """Return the cubins in a file: the file itself, those embedded in a library, or those that cuobjdump
     extracts."""
     if name.endswith(".cubin"):
         return [data]
@@ -260,7 +259,9 @@ def _triton_launch(metadata: str) -> dict[str, int]:
 
 
 def _definition_line(name: str, source: str) -> str:
-    """Return `candidate.py:30`, the first line with the kernel's name before a parenthesis; a launch has
-    brackets there."""
+    """Return the location of a kernel's definition, such as `candidate.py:30`.
+
+    It is the first line with the kernel's name before a parenthesis: in a launch, brackets follow the name.
+    """
     match = re.search(rf"\b{re.escape(name)}\s*\(", source)
     return f"candidate.py:{source.count(chr(10), 0, match.start()) + 1}" if match else ""

@@ -1,5 +1,4 @@
-"""From the text of a disassembly to the facts of each kernel: instruction mix, access widths, loops, source
-lines.
+"""Derives the facts of each kernel from a disassembly: instruction mix, access widths, loops, source lines.
 
 1. `parse_kernels` reads nvdisasm's text once and splits every kernel into basic blocks, after labels and
    branches.
@@ -7,8 +6,8 @@ lines.
    of shuffles for diverged warps, the slow paths of division and square root.
 3. Loops are natural loops: the target of the backward branch dominates the branch. A branch from code that
    the compiler moved behind the kernel's end back into its middle is therefore not a loop.
-4. Loops that do no work of the kernel are ignored, so that the innermost loops are those that take the time.
-   A loop that polls memory is kept and marked, because it takes energy."""
+4. Loops that only wait, or only reduce huge arguments of sin, cos and tan, are ignored, so that the innermost
+   loops are those that take the time. A loop that polls memory is kept and marked: it costs energy."""
 
 from __future__ import annotations
 
@@ -34,10 +33,10 @@ _JUMP_OPCODES = {"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"}
 _END_OPCODES = {"EXIT", "RET", "KILL"}
 
 _WAIT_KINDS = {"mbarrier", "branch", "alu", "constant", "other"}
-"""The only kinds in a loop that waits for an mbarrier, or that retries a register allocation."""
+"""The only kinds of instructions in a loop that waits for an mbarrier or retries a register allocation."""
 _MAX_RETRY_INSTRUCTIONS = 5
 _ARGUMENT_REDUCTION_KINDS = {"global_load", "local_store", "branch", "alu", "constant"}
-"""The only kinds, with one load, in the loop that reduces huge arguments of sin, cos and tan."""
+"""The only kinds in the loop that reduces huge arguments of sin, cos and tan. It has exactly one load."""
 _POLL_KINDS = {"global_load", "shared_load", "atomic", "shared_atomic"}
 _POLL_LOOP_KINDS = _POLL_KINDS | {"alu", "branch", "membar", "constant", "fma32", "shuffle"}
 _ADDRESS = re.compile(r"\[([^]]*)\]")
@@ -113,11 +112,10 @@ def parse_kernels(text: str, call_sites: dict[str, str]) -> dict[str, list[Basic
 
 
 def inline_call_sites(ptx: str) -> dict[str, str]:
-    """Return the kernel's own line for each inlined line, from Triton's comments: its cubins do not record
-    inlining.
+    """Map each inlined line to the kernel's own line, from the comments in Triton's PTX.
 
-    `// standard.py:170:27 @[ standard.py:191:40 @[ candidate.py:16:29 ] ]` gives `standard.py:170` ->
-    `candidate.py:16`."""
+    Triton's cubins do not record inlining. For example, `// standard.py:170:27 @[ standard.py:191:40 @[
+    candidate.py:16:29 ] ]` maps `standard.py:170` to `candidate.py:16`."""
     call_sites: dict[str, str] = {}
     for line in _INLINED.findall(ptx):
         inline_chain = _LOCATION.findall(line)
@@ -126,8 +124,8 @@ def inline_call_sites(ptx: str) -> dict[str, str]:
 
 
 def _own_line(inline_chain: list[tuple[str, str]]) -> str:
-    """Return the innermost line of an inlining chain in the author's file; the first one if all are
-    headers."""
+    """Return the innermost line of an inlining chain that is in the author's file; if all lines are in
+    headers, the first one."""
     own_file = next((file for file, _ in reversed(inline_chain) if file.endswith((".cu", ".py"))), None)
     own_file = own_file or inline_chain[0][0]
     line = next(line for file, line in inline_chain if file == own_file)
@@ -149,8 +147,8 @@ def _append(blocks: list[BasicBlock], guard: str | None, opcode: str, operands: 
         base in _JUMP_OPCODES and ".DIV" not in opcode
     ):  # .DIV: diverged warps jump to a copy of the next code
         block.targets += _TARGET.findall(operands)
-        # A condition is a guard, or a predicate before the target. A jump through an unknown table falls
-        # through.
+        # A jump is conditional if it has a guard or a predicate before the target. A jump through an unknown
+        # table is taken to fall through.
         block.falls_through = (
             guard is not None or not block.targets or (base == "BRA" and not operands.startswith("`("))
         )
@@ -162,8 +160,10 @@ def _append(blocks: list[BasicBlock], guard: str | None, opcode: str, operands: 
 
 
 def analyze_kernel(blocks: list[BasicBlock], has_trig: bool) -> KernelCode:
-    """Return instructions, mix, widths, loops and source lines of a kernel; `has_trig`: its cubin has sin,
-    cos or tan."""
+    """Return instruction counts, access widths, loops and source lines of a kernel.
+
+    `has_trig`: its cubin contains sin, cos or tan.
+    """
     successors = _successors(blocks)
     order = _reverse_postorder(successors)
     loops = [
@@ -217,8 +217,8 @@ def _widths(instructions: list[SassInstruction]) -> dict[InstructionKind, dict[s
 
 
 def _is_work_loop(mix: dict[InstructionKind, int], has_trig: bool) -> bool:
-    """Whether a loop does work of the kernel; False if it waits or reduces a huge argument of sin, cos or
-    tan."""
+    """Whether a loop does work of the kernel. False if it only waits, or reduces a huge argument of sin, cos
+    or tan."""
     waits_for_barrier = mix.keys() <= _WAIT_KINDS and (
         "mbarrier" in mix or sum(mix.values()) < _MAX_RETRY_INSTRUCTIONS
     )
@@ -238,7 +238,7 @@ def _is_polling_loop(loop: list[SassInstruction]) -> bool:
     ):
         return False
     if any(i.kind == "global_load" and ".STRONG" not in i.opcode for i in loop):
-        return False  # such a load does not see what another thread writes
+        return False  # a weak load may never see what another thread writes
     written = {name for i in loop if (name := _destination(i))}
     invariant: dict[str, bool] = {}
 
@@ -254,7 +254,7 @@ def _is_polling_loop(loop: list[SassInstruction]) -> bool:
 
 
 def _destination(instruction: SassInstruction) -> str:
-    """Return the register that an instruction writes; the first of several."""
+    """Return the register that an instruction writes, or the first of several; empty if it writes none."""
     if instruction.kind in ("branch", "membar") or "SETP" in instruction.opcode:
         return ""
     operands = (part.strip(" ;") for part in instruction.operands.split(","))
@@ -273,7 +273,7 @@ def _successors(blocks: list[BasicBlock]) -> list[list[int]]:
 
 
 def _reverse_postorder(successors: list[list[int]]) -> list[int]:
-    """Return the blocks reachable from the entry, each before its successors except along backward
+    """Return the blocks that are reachable from the entry, each before its successors except along backward
     branches."""
     visited, order, stack = {0}, [], [(0, iter(successors[0]))]
     while stack:
@@ -288,7 +288,7 @@ def _reverse_postorder(successors: list[list[int]]) -> list[int]:
 
 
 def _natural_loops(successors: list[list[int]], order: list[int]) -> list[NaturalLoop]:
-    """Return the natural loops in code order; loops with the same header are merged."""
+    """Return the natural loops in code order. Loops with the same header are merged."""
     position = {block: i for i, block in enumerate(order)}
     predecessors: dict[int, list[int]] = {block: [] for block in order}
     for block in order:
@@ -318,8 +318,7 @@ def _natural_loops(successors: list[list[int]], order: list[int]) -> list[Natura
 def _dominators(
     order: list[int], position: dict[int, int], predecessors: dict[int, list[int]]
 ) -> dict[int, int]:
-    """Return the immediate dominator of every block (Cooper, Harvey and Kennedy: intersect until nothing
-    changes)."""
+    """Return the immediate dominator of every block, by the algorithm of Cooper, Harvey and Kennedy."""
     dominators = {order[0]: order[0]}
     changed = True
     while changed:

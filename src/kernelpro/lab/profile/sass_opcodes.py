@@ -1,8 +1,8 @@
 """SASS instructions from Ampere (sm_80) to Blackwell (sm_100): their kind and the bits they move per thread.
 
-The table maps the opcode, without its suffixes, to a kind. An opcode of the uniform datapath (UIADD3, UFADD)
-has the kind of the opcode without its U. All others are `other`. `kind` handles opcodes that have more than
-one use."""
+The table maps an opcode without its suffixes to a kind. An opcode of the uniform datapath (UIADD3, UFADD) has
+the kind of the opcode without its U. Opcodes that are not in the table are `other`. `kind` handles opcodes
+that have more than one use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OPCODES_BY_KIND: dict[InstructionKind, str] = {
         FMUL2""",
     "fp64": "DADD DMUL DFMA DSETP DMNMX",
     "half": "HFMA2 HADD2 HMUL2 HMNMX2 HSET2 HSETP2 HFMA2_32I HADD2_32I HMUL2_32I VHMNMX",
-    # mma.sync; QMMA and OMMA are its 8- and 4-bit floats
+    # mma.sync; QMMA and OMMA are for 8- and 4-bit floats
     "hmma": "HMMA QMMA OMMA",
-    # asynchronous: wgmma, and tcgen05 after it
+    # asynchronous: wgmma, and its successor tcgen05
     "hgmma": "HGMMA QGMMA IGMMA BGMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA UTCMXQMMA",
     "imma": "IMMA BMMA",
     "dmma": "DMMA",
@@ -31,7 +31,7 @@ _OPCODES_BY_KIND: dict[InstructionKind, str] = {
         BRA BRX BRXU JMP JMX JMXU BREAK BSSY BSYNC BMOV EXIT RET KILL BPT WARPSYNC YIELD NANOSLEEP
         RPCMOV ENDCOLLECTIVE PREEXIT ACQBULK""",
     "call": "CALL",
-    # of a block, and of a cluster
+    # barriers of a block and of a cluster
     "barrier": "BAR B2R UCGABAR_ARV UCGABAR_WAIT",
     "mbarrier": "SYNCS ARRIVES UTCBAR",
     "membar": "MEMBAR FENCE ERRBAR CGAERRBAR CCTL CCTLL CCTLT",
@@ -55,7 +55,7 @@ _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 
 
 
 def kind(opcode: str, operands: str) -> InstructionKind:
-    """Return the kind of an instruction; `opcode` includes its suffixes."""
+    """Return the kind of an instruction. `opcode` includes its suffixes."""
     base, _, suffixes = opcode.partition(".")
     result = _KIND_BY_OPCODE.get(base) or _KIND_BY_OPCODE.get(base.removeprefix("U"), "other")
     if result == "half":
@@ -64,14 +64,14 @@ def kind(opcode: str, operands: str) -> InstructionKind:
         if "-RZ, RZ," in operands:
             return "alu"  # loads a constant through the half pipe, to relieve the others
     if result == "call" and "slowpath" in operands:
-        return "slow_path"  # of a correctly rounded division or square root
+        return "slow_path"  # the slow path of a correctly rounded division or square root
     if result == "hgmma" and "gdesc[URZ]" in operands:
-        return "other"  # multiplies nothing: a fence between serialized products
+        return "other"  # a fence between serialized products, which multiplies nothing
     return result
 
 
 def width(opcode: str, kind: InstructionKind) -> int | None:
-    """Return the bits that a thread moves; None for instructions that do not access memory."""
+    """Return the number of bits that each thread moves; None if the instruction does not access memory."""
     if kind not in _MEMORY_KINDS:
         return None
     base, *suffixes = opcode.split(".")

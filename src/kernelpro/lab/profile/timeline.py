@@ -1,13 +1,13 @@
-"""From a trace to the timeline of one call and its kernels; the same reduction for every tracer.
+"""Reduces a trace to the timeline of one call and its kernels, in the same way for every tracer.
 
 In each call, the device is *busy* while at least one kernel, copy or memset runs (the union of their
-intervals), and has *gaps* where nothing runs between the first and the last of them. These and the duration
-of a call are medians over the calls, since one hiccup of the host would move the mean of five; counts and all
-others are means.
+intervals). It has *gaps* where nothing runs between the first and the last of them. Busy time, gaps and the
+duration of a call are medians over the calls, because one hiccup of the host would move the mean of five. All
+other values are means.
 
 API calls count once: the driver calls inside a runtime call are part of it. The tracer's own wait at the end
 of each call is ignored. A copy that blocks the host until data has arrived (cudaMemcpy from the device)
-counts as a synchronization and as a copy."""
+counts both as a synchronization and as a copy."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ _SYNCS = re.compile(r"cu(da)?(Stream|Device|Thread|Event|Ctx)Synchronize")
 _BLOCKING_COPY = re.compile(r"cu(da)?Memcpy(?!.*Async)")
 _QUERY = re.compile(r"_*cu(da)?\w*(Get|Peek|IsCapturing|CallConfiguration|Occupancy)")
 _QUERY_NS = 2000
-"""State queries take well below a microsecond and are ignored, except slow ones (cudaGetDeviceProperties)."""
+"""State queries are ignored unless they take at least this time, as cudaGetDeviceProperties does. Most take
+well below a microsecond."""
 
 
 def summarize(
     events: Iterable[TraceEvent], calls: Sequence[TracedCall], source: Literal["nsys", "cupti"] = "cupti"
 ) -> tuple[Timeline, list[Kernel]]:
-    """Return the timeline of an average call, and its kernels by share. Raises ValueError without a complete
-    call."""
+    """Return the timeline of an average call, and its kernels by share.
+
+    Raises ValueError if the trace has no complete call.
+    """
     if not calls:
-        raise ValueError("the trace holds no complete call")
+        raise ValueError("the trace has no complete call")
     parts = group_by_call(events, calls)
     device = [[event for event in part if event.kind != "api"] for part in parts]
     host = [
@@ -69,8 +72,8 @@ def busy_ns(events: Iterable[TraceEvent]) -> int:
 
 
 def count_launches(events: Iterable[TraceEvent]) -> int:
-    """Return the number of launches by the host. The kernels of a CUDA graph share the correlation of its
-    launch."""
+    """Return the number of launches by the host. All kernels of a CUDA graph count as one launch: they share
+    its correlation."""
     kernels = [event for event in events if event.kind == "kernel"]
     return len({event.correlation for event in kernels if event.correlation}) + sum(
         not event.correlation for event in kernels
@@ -78,7 +81,7 @@ def count_launches(events: Iterable[TraceEvent]) -> int:
 
 
 def group_nested_calls(apis: Iterable[TraceEvent]) -> list[list[TraceEvent]]:
-    """Group API calls by the outermost call of their thread, which comes first in its group."""
+    """Group nested API calls of a thread. The outermost call comes first in its group."""
     groups: dict[int, list[list[TraceEvent]]] = defaultdict(list)
     for event in sorted(apis, key=lambda e: (e.start_ns, -e.end_ns, not e.name.startswith("cuda"))):
         thread_groups = groups[event.thread]
@@ -128,7 +131,7 @@ def _copies(device: list[TraceEvent], calls: int) -> tuple[Copy, ...]:
 
 
 def _kernels(device: list[TraceEvent], calls: int) -> list[Kernel]:
-    """Return kernels merged by name, each with the launch configuration in which it spent most time."""
+    """Return kernels merged by name, each with the launch configuration in which it spent the most time."""
     total = sum(event.duration_ns for event in device) or 1
     events_by_name: dict[str, list[TraceEvent]] = defaultdict(list)
     for event in device:

@@ -1,7 +1,7 @@
-"""The trace of a few calls, common to all tracers, and how the traced calls are run.
+"""The trace of a few calls in a format that all tracers share, and the loop that runs the traced calls.
 
-Three tracers (CUPTI and torch.profiler in tracers.py, Nsight Systems in nsys.py) produce the same `Trace`:
-events on one clock, and the calls as ranges on that clock. timeline.py turns it into a `records.Timeline`.
+Three tracers (CUPTI and torch.profiler in tracers.py, Nsight Systems in nsys.py) produce a `Trace`: events on
+one clock, and the calls as ranges on that clock. timeline.py turns it into a `records.Timeline`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 CALL_RANGE, WAIT_RANGE = "kernelpro-call", "kernelpro-wait"
-"""Ranges that a tracer marks: a call until the device has finished it, and inside it the wait for the
-device."""
+"""Names of the ranges that a tracer marks: a call until the device has finished it, and the wait for the
+device at its end."""
 COPY_KINDS = {
     1: "HtoD",
     2: "DtoH",
@@ -32,12 +32,13 @@ COPY_KINDS = {
 
 
 class TraceEvent(NamedTuple):
-    """A kernel, copy or memset on the device, or an API call on the host; times in ns of the tracer's
+    """A kernel, copy or memset on the device, or an API call on the host. Times are in ns on the tracer's
     clock."""
 
     kind: Literal["kernel", "copy", "memset", "api"]
     name: str
-    """Kernels: mangled if the tracer knows it. API calls: without version suffix, `cudaStreamSynchronize`."""
+    """Of a kernel, the mangled name if the tracer knows it. Of an API call, the name without version suffix,
+    such as `cudaStreamSynchronize`."""
     start_ns: int
     end_ns: int
     grid: tuple[int, ...] = ()
@@ -48,7 +49,7 @@ class TraceEvent(NamedTuple):
     nbytes: int = 0
     copy_kind: str = ""
     correlation: int = 0
-    """Equal for an API call and the work it launched on the device; 0: unknown."""
+    """Equal for an API call and the work that it launched on the device; 0 if unknown."""
     thread: int = 0
     """The host thread of an API call."""
 
@@ -63,7 +64,7 @@ class TracedCall(NamedTuple):
 
     start_ns: int
     returned_ns: int
-    """When the candidate returned; from here on, the host waits for the device."""
+    """When the candidate returned. From then on, the host waits for the device."""
     end_ns: int
 
 
@@ -75,10 +76,10 @@ class Trace:
     calls: tuple[TracedCall, ...]
     events: tuple[TraceEvent, ...]
     note: str = ""
-    """Why another tracer than the default was used; empty for the default."""
+    """Why a tracer other than the default was used; empty for the default."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return rows instead of objects: thousands of events are sent in one message."""
+        """Return rows instead of objects, because one message has thousands of events."""
         return {
             "source": self.source,
             "note": self.note,
@@ -88,8 +89,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: Any) -> Trace:
-        """Parse a trace from a candidate's process. Raises ValueError for anything that is not a valid
-        trace."""
+        """Parse a trace from a candidate's process. Raises ValueError if it is not a valid trace."""
         try:
             source: Literal["nsys", "cupti"] = "nsys" if data["source"] == "nsys" else "cupti"
             calls = tuple(TracedCall(*(int(stamp) for stamp in row)) for row in data["calls"])
@@ -126,8 +126,8 @@ def run_traced_calls(
     calls: int,
     mark: Callable[[str], AbstractContextManager[object]],
 ) -> None:
-    """Run the calls to trace, each in a marked range. The first call is not marked: it includes the tracer's
-    startup."""
+    """Run the calls to trace, each in a marked range. The first call includes the tracer's startup, and is
+    not marked."""
     call()
     synchronize()
     for _ in range(calls):
@@ -138,7 +138,7 @@ def run_traced_calls(
 
 
 def calls_from_ranges(ranges: Iterable[tuple[str, int, int]]) -> tuple[TracedCall, ...]:
-    """Return the calls in marked ranges (name, start, end); a call without its wait is incomplete and
+    """Return the calls in marked ranges (name, start, end). A call without its wait is incomplete, and
     ignored."""
     ranges = sorted(ranges, key=lambda r: r[1])
     waits = [(start, end) for name, start, end in ranges if name == WAIT_RANGE]
@@ -151,8 +151,8 @@ def calls_from_ranges(ranges: Iterable[tuple[str, int, int]]) -> tuple[TracedCal
 
 
 def group_by_call(events: Iterable[TraceEvent], calls: Sequence[TracedCall]) -> list[list[TraceEvent]]:
-    """Return the events that began in each call; a call ends when the device has finished, so none are
-    cut."""
+    """Return the events that began in each call. A call ends when the device has finished, so that no event
+    is cut off."""
     starts = [call.start_ns for call in calls]
     parts: list[list[TraceEvent]] = [[] for _ in calls]
     for event in events:

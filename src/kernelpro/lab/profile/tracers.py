@@ -1,9 +1,9 @@
 """Tracers inside the candidate's process: CUPTI's activity records through ctypes, else torch.profiler.
 
-CUPTI starts in a fraction of a second; torch.profiler takes four. `LAYOUT` holds the offset and struct code
-of each field that is read from CUPTI's records. They were computed with offsetof from the headers of CUDA
-12.8 (Kernel9), 13.0 (Kernel10) and 13.2 (Kernel11), where they are the same; a test computes them again with
-the installed headers."""
+CUPTI starts in a fraction of a second; torch.profiler takes four seconds. `LAYOUT` has the offset and struct
+code of each field that is read from CUPTI's records. They were computed with offsetof from the headers of
+CUDA 12.8 (Kernel9), 13.0 (Kernel10) and 13.2 (Kernel11), and are the same in all of them. A test computes
+them again with the installed headers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CuptiTracer(cupti.KernelTimeRecorder):
         self._events: list[TraceEvent] = []
         self._names: dict[tuple[int, int], str] = {}
         super().__init__()
-        for callback in self._callbacks:  # CUPTI cannot unregister them and may call them at exit
+        for callback in self._callbacks:  # CUPTI cannot unregister them, and may call them at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
 
     def _check(self, code: int, what: str) -> None:
@@ -103,7 +103,7 @@ class CuptiTracer(cupti.KernelTimeRecorder):
             ctypes.c_void_p(buffer), ctypes.c_size_t(valid), ctypes.byref(record)
         ):
             event = self._decode(record.value or 0)
-            if event and event.end_ns:  # a record without end was not timed
+            if event and event.end_ns:  # a record without an end was not timed
                 self._events.append(event)
         self._buffers.pop(buffer, None)
 
@@ -152,8 +152,8 @@ class CuptiTracer(cupti.KernelTimeRecorder):
         if (domain, number) not in self._names:
             text = ctypes.c_char_p()
             self._cupti.cuptiGetCallbackName(domain, ctypes.c_uint32(number), ctypes.byref(text))
-            known = text.value.decode() if text.value else f"{'cu' if domain == 1 else 'cuda'}Api{number}"
-            self._names[domain, number] = api_name(known)
+            name = text.value.decode() if text.value else f"{'cu' if domain == 1 else 'cuda'}Api{number}"
+            self._names[domain, number] = api_name(name)
         return self._names[domain, number]
 
     def now(self) -> int:
@@ -180,8 +180,7 @@ class CuptiTracer(cupti.KernelTimeRecorder):
 def trace_calls(
     call: Callable[[], object], synchronize: Callable[[], object], calls: int = 5
 ) -> dict[str, Any]:
-    """Trace `calls` calls of a warm candidate, each until `synchronize` returns; return the `Trace` as
-    JSON."""
+    """Trace `calls` calls of a warm candidate, each until `synchronize` returns. Returns `Trace.to_json`."""
     try:
         trace = trace_with_cupti(call, synchronize, calls)
     except CuptiUnavailable as error:
@@ -192,7 +191,7 @@ def trace_calls(
 
 
 def trace_with_cupti(call: Callable[[], object], synchronize: Callable[[], object], calls: int) -> Trace:
-    """Trace with CUPTI. Raises CuptiUnavailable if it cannot be used or recorded nothing on the device."""
+    """Trace with CUPTI. Raises CuptiUnavailable if CUPTI does not work or records nothing on the device."""
     tracer = CuptiTracer()
     ranges: list[tuple[str, int, int]] = []
 
@@ -213,7 +212,7 @@ def trace_with_cupti(call: Callable[[], object], synchronize: Callable[[], objec
 def trace_with_torch(
     call: Callable[[], object], synchronize: Callable[[], object], calls: int, reason: str
 ) -> Trace:
-    """Trace with torch.profiler; `reason`: why CUPTI was not used."""
+    """Trace with torch.profiler. `reason`: why CUPTI was not used."""
     from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
     activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & supported_activities()  # type: ignore[no-untyped-call]
@@ -227,8 +226,10 @@ def trace_with_torch(
 
 
 def parse_chrome_trace(data: dict[str, Any]) -> tuple[list[tuple[str, int, int]], list[TraceEvent]]:
-    """Return marked ranges and events of torch.profiler's trace. Its sum of shared memory is taken as
-    dynamic."""
+    """Return the marked ranges and events of torch.profiler's trace.
+
+    It reports only the sum of static and dynamic shared memory, which is taken as dynamic.
+    """
     ranges: list[tuple[str, int, int]] = []
     events: list[TraceEvent] = []
     for row in data["traceEvents"]:

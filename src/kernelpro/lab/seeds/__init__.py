@@ -2,10 +2,10 @@
 
 Input: a `Reference`. Output: Python source with `class ModelNew`, or the reason why there is none.
 
-    capture.py   runs torch.compile once and records its code, arguments and outputs
-    unwrap.py    splits the compiler's module into imports, kernels and the function that calls them
-    compose.py   composes the parts to one candidate
-    benchmarks.py   where the compiler measures on the device
+    capture.py     runs torch.compile once and records its code, arguments and outputs
+    unwrap.py      splits the compiler's module into imports, kernels and the function that calls them
+    compose.py     composes these parts into one candidate
+    benchmarks.py  calls a hook before the compiler measures on the device
 """
 
 from kernelpro.lab.seeds.benchmarks import call_before_benchmarks

@@ -1,4 +1,4 @@
-"""Where torch's compiler measures on the device to choose between configurations."""
+"""A hook that runs before torch's compiler measures on the device to choose between configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _METHODS = ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph")
 
 
 def call_before_benchmarks(hook: Callable[[], None]) -> None:
-    """Let the compiler of this process call `hook` before each of its measurements."""
+    """Make the compiler of this process call `hook` before each of its measurements."""
     from torch._inductor.runtime import benchmarking
 
     def preceded(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Runs torch.compile once on a task and captures its code, and where each argument of that code comes from.
+"""Runs torch.compile once on a task, captures the code, and finds where each argument of the code comes from.
 
-The compiler lifts parameters and constants out of the module and reorders them. So the calls of the compiled
-graph are recorded: an argument is the input, parameter, buffer or attribute with the same memory.
+The compiler lifts parameters and constants out of the module and reorders them. Therefore the calls of the
+compiled graph are recorded: each argument is the input, parameter, buffer or attribute with the same memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kernelpro.lab import tree
 from kernelpro.lab.tasks.reference import Reference
 
 MODES = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
-"""Compiled baselines and their modes of torch.compile."""
+"""The compiled baselines, with torch.compile's `mode` for each."""
 _MAX_CONSTANT_ELEMENTS = 64
-"""Largest constant that is written into the candidate."""
+"""Number of elements of the largest constant that is written into the candidate."""
 
 
 class NoSeed(Exception):
@@ -38,13 +38,13 @@ class CapturedGraph:
     arguments: tuple[str, ...]
     """The arguments of the code: expressions over `self` and the parameters of `forward`."""
     result: str
-    """What `forward` returns: an expression over `outputs` (of the code), `self` and the parameters."""
+    """What `forward` returns: an expression over the code's `outputs`, `self` and the parameters."""
     constants: dict[str, str] = field(default_factory=dict)
     """Constant tensors of the code, as expressions."""
     attributes: tuple[str, ...] = ()
-    """Arguments that are plain tensor attributes: `Module.to` does not move them."""
+    """Arguments that are plain tensor attributes, which `Module.to` does not move."""
     weights: dict[str, str] = field(default_factory=dict)
-    """If the state is loaded by name: shape and dtype of each weight, as text."""
+    """If the state is loaded by name: the shape and dtype of each weight, as text."""
     kernel_configs: dict[str, dict[str, int]] = field(default_factory=dict)
     """The configuration that the compiler chose for each Triton kernel: block sizes, warps, stages."""
 
@@ -59,40 +59,40 @@ class GraphCall:
 
 
 def capture(reference: Reference, variant: str) -> CapturedGraph:
-    """Compile and call the task's model; raises NoSeed."""
+    """Compile and call the task's model. Raises NoSeed."""
     form, leaves = reference.inputs(0)
     values = tree.unflatten(form, leaves)
     model = reference.model()
-    with recording_graph_calls() as seen, torch.no_grad():
+    with recording_graph_calls() as graph_calls, torch.no_grad():
         try:
             result = torch.compile(model, fullgraph=True, mode=MODES[variant])(*values)
         except Exception as error:  # the compiler may raise anything
             raise NoSeed(_first_line(error)) from None
-    return capture_from_calls(reference, model, values, result, seen)
+    return capture_from_calls(reference, model, values, result, graph_calls)
 
 
 def capture_from_calls(
-    reference: Reference, model: nn.Module, values: list[Any], result: Any, seen: list[GraphCall]
+    reference: Reference, model: nn.Module, values: list[Any], result: Any, graph_calls: list[GraphCall]
 ) -> CapturedGraph:
-    """Map the arguments and results of the recorded graph to the model; raises NoSeed.
+    """Map the arguments and results of the recorded graph to the model. Raises NoSeed.
 
-    The parameters and buffers of a live module are loaded by name; its class is needed only for other
-    tensors.
+    The candidate loads the parameters and buffers of a live module by name. It needs the module's class only
+    if the code takes other tensors.
     """
     if reference.task.form == "module":
         try:
-            return _describe(model, values, result, seen, by_name=True)
+            return _describe(model, values, result, graph_calls, by_name=True)
         except NoSeed:
             if not reference.can_rebuild_from_init_inputs():
                 raise
-    return _describe(model, values, result, seen, by_name=False)
+    return _describe(model, values, result, graph_calls, by_name=False)
 
 
 def _describe(
     model: nn.Module, values: list[Any], result: Any, calls: list[GraphCall], by_name: bool
 ) -> CapturedGraph:
     if len(calls) != 1:
-        raise NoSeed(f"the compiler made {len(calls)} graphs of the model instead of one")
+        raise NoSeed(f"the compiler split the model into {len(calls)} graphs instead of one")
     (call,) = calls
     parameters = _parameters(model, len(values))
     named = _named_tensors(model, by_name)
@@ -147,7 +147,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _chosen_configs(graph: Any) -> dict[str, dict[str, int]]:
-    """The configurations by kernel. Each Triton kernel of a graph that was called has launch_config one."""
+    """The configuration of each kernel. After a call, each Triton kernel of a graph has exactly one."""
     from torch._inductor.codecache import PyCodeCache
 
     configs: dict[str, dict[str, int]] = {}
@@ -181,14 +181,14 @@ def _expression(value: Any, known: dict[_TensorKey, str]) -> str:
         return repr(value)
     if (expression := known.get(_tensor_key(value))) is None:
         raise NoSeed(
-            f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is no input and not in "
-            "the module"
+            f"the compiler's code takes a tensor of shape {tuple(value.shape)} that is neither an input nor "
+            "part of the module"
         )
     return expression
 
 
 def _parameters(model: nn.Module, count: int) -> tuple[str, ...]:
-    """Names for the inputs: those of the reference's `forward`, if it has enough."""
+    """Names for the inputs: the parameter names of the reference's `forward`, if it has enough."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
     return tuple(names[:count]) if len(names) >= count else tuple(f"input_{i}" for i in range(count))
@@ -210,7 +210,7 @@ def _inputs(values: list[Any], names: tuple[str, ...]) -> dict[_TensorKey, str]:
 
 
 def _named_tensors(model: nn.Module, by_name: bool) -> list[tuple[str, str, torch.Tensor]]:
-    """Expression, name and tensor of parameters and buffers; `by_name`: without non-persistent buffers."""
+    """Expression, name and tensor of parameters and buffers; `by_name`: only those in the state dict."""
     owned = dict(model.named_buffers()) | dict(model.named_parameters())
     kept = model.state_dict().keys() if by_name else owned.keys()
     return [(_path(name, by_name), name, tensor) for name, tensor in owned.items() if name in kept]
@@ -226,7 +226,7 @@ def _attribute_tensors(model: nn.Module) -> dict[_TensorKey, str]:
 
 
 def _path(name: str, plain: bool = False) -> str:
-    """`blocks.0.norm.weight` as Python: self.blocks[0].norm.weight; `plain`: without subscripts."""
+    """`blocks.0.norm.weight` as Python: `self.blocks[0].norm.weight`; `plain`: without subscripts."""
     text = "self"
     for part in filter(None, name.split(".")):
         if part.isidentifier():
@@ -255,5 +255,5 @@ def _result(value: Any, known: dict[_TensorKey, str]) -> str:
 
 def _constant(name: str, value: Any) -> str:
     if not isinstance(value, torch.Tensor) or value.numel() > _MAX_CONSTANT_ELEMENTS:
-        raise NoSeed(f"the compiler's code holds a constant that is too large ({name})")
+        raise NoSeed(f"the compiler's code contains a constant that is too large ({name})")
     return f"torch.tensor({value.tolist()}, dtype={value.dtype}, device={value.device.type!r})"

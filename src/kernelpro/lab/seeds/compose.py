@@ -1,4 +1,4 @@
-"""Composes a candidate from the compiler's parts: the reference's class, kernels, calls and `ModelNew`."""
+"""Composes a candidate from the reference's class and from the kernels and calls that the compiler wrote."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_LIBRARY_CALLS = {"_DeviceGuard", "set_device"}
 
 
 def seed_source(reference: Reference, variant: str) -> str:
-    """The source of a baseline: torch.compile's code, or the reference as it is. Raises NoSeed."""
+    """The source of a baseline: torch.compile's code, or the unchanged reference. Raises NoSeed."""
     if variant not in MODES:
         return reference_seed(reference)
     return compose_candidate(capture(reference, variant), reference.task, variant, reference.device)
@@ -46,30 +46,32 @@ def seed_source(reference: Reference, variant: str) -> str:
 def seed_from_first_call(reference: Reference, variant: str, compiled: Any, values: list[Any]) -> str:
     """Call a compiled model for the first time, which compiles it, and return its code as a candidate.
 
-    Returns an empty string if the code is not one graph. Errors of the compiled model are not caught.
+    Returns an empty string if the code is not one graph. Errors of the compiled model propagate.
     """
     from torch._dynamo.utils import counters
 
     before = _trace_counts(counters)
-    with recording_graph_calls() as seen:
+    with recording_graph_calls() as graph_calls:
         result = compiled(*values)
     try:
         if _trace_counts(counters) != (before[0] + 1, before[1]):
             return ""
-        captured = capture_from_calls(reference, compiled._orig_mod, values, result, seen)
+        captured = capture_from_calls(reference, compiled._orig_mod, values, result, graph_calls)
         return compose_candidate(captured, reference.task, variant, reference.device)
     except Exception:  # the baseline is valid without a seed; `study` reports the reason
         return ""
 
 
 def _trace_counts(counters: Any) -> tuple[int, int]:
-    """The number of traced frames (a data-dependent branch splits one) and of graph breaks."""
+    """The number of traced frames and of graph breaks. A data-dependent branch splits a frame."""
     return counters["frames"]["total"], counters["graph_break"].total()
 
 
 def compose_candidate(captured: CapturedGraph, task: Task, variant: str, device: str) -> str:
-    """The compiler's code as one file: imports, the reference if its parameters are needed, kernels, calls,
-    model."""
+    """The compiler's code as one file.
+
+    It has imports, the reference if its parameters are needed, kernels, their calls, and `ModelNew`.
+    """
     parts = split_module(captured.code, captured.constants, captured.kernel_configs)
     if len(parts.arguments) != len(captured.arguments):
         raise NoSeed(
@@ -96,7 +98,7 @@ def compose_candidate(captured: CapturedGraph, task: Task, variant: str, device:
 
 
 def reference_seed(reference: Reference) -> str:
-    """The reference's source as a candidate; raises NoSeed if that would make another model."""
+    """The reference's source as a candidate. Raises NoSeed if that would create a different model."""
     task = reference.task
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
     if task.form == "function":
@@ -108,8 +110,8 @@ def reference_seed(reference: Reference) -> str:
         body = f"class ModelNew({task.entry}):\n    pass"
     if not reference.can_rebuild_from_init_inputs():
         raise NoSeed(
-            "the class, constructed with `init_inputs`, has other weights: pass the constructor's arguments"
-            " as init_inputs"
+            "the class, constructed with `init_inputs`, has weights of other names or shapes: pass the"
+            " constructor's arguments as init_inputs"
         )
     first, text = _reference_text(task)
     return "\n\n".join((title, "\n".join([*first, "import torch"]), text, body)) + "\n"
@@ -127,8 +129,11 @@ def _header_comment(variant: str, device: str, parts: ModuleParts) -> str:
 
 
 def _reference_text(task: Task) -> tuple[list[str], str]:
-    """`__future__` imports, and the task's source without its input functions. Raises NoSeed if it imports
-    other files of the task: a candidate is one file, and its sandbox does not show the user's folders."""
+    """The task's `__future__` imports, and its source without the input functions.
+
+    Raises NoSeed if the source imports other files of the task: a candidate is a single file, and its sandbox
+    hides the user's folders.
+    """
     for name in sorted(task.files):
         root = name.partition("/")[0].removesuffix(".py")
         if re.search(rf"^\s*(?:from|import)\s+{re.escape(root)}\b", task.source, re.MULTILINE):
@@ -146,7 +151,7 @@ def _reference_text(task: Task) -> tuple[list[str], str]:
 
 
 def _library(kernels: list[str]) -> str:
-    """One library of all C++ kernels, built with the compiler's flags and headers."""
+    """One library with all C++ kernels, built with the compiler's flags and headers."""
     text = "\n\n".join(["#include <torch/csrc/inductor/cpp_prefix.h>", *kernels])
     if '"""' in text:
         raise NoSeed("the compiler's C++ contains triple quotes")
@@ -160,7 +165,7 @@ def _library(kernels: list[str]) -> str:
 
 
 def _flags() -> list[str]:
-    """The compiler's flags beyond those of `runtime.cpp`: arithmetic, standard, vector extensions."""
+    """The compiler's flags that `runtime.cpp` lacks: arithmetic, C++ standard, vector extensions."""
     try:
         from torch._inductor.cpp_builder import CppTorchOptions
         from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -183,7 +188,7 @@ def _call_function(parts: ModuleParts) -> str:
 
 
 def _model(base: str, captured: CapturedGraph, device: str) -> str:
-    """`base`: the reference's class, whose constructor creates the parameters; empty if none are needed."""
+    """`ModelNew`. `base`: the reference's class, which creates the parameters; empty if it is not needed."""
     lines = [f"class ModelNew({base or 'torch.nn.Module'}):"]
     if not base:
         lines += ["    def __init__(self, *init):", "        super().__init__()"]

@@ -25,7 +25,7 @@ _TORCH_CALLS = {
     "baddbmm": "torch.baddbmm",
     "convolution": "torch.convolution",
 }
-"""Library calls with a public name in torch; others keep the compiler's name."""
+"""Public names in torch of library calls; other calls keep the compiler's name."""
 _AUTOTUNED = ("pointwise", "reduction", "persistent_reduction")
 """Decorators of kernels that autotune on their first call."""
 _RANDOM = re.compile(
@@ -49,9 +49,9 @@ class ModuleParts:
 def split_module(
     code: str, constants: Iterable[str], settings: Mapping[str, Mapping[str, int]] = {}
 ) -> ModuleParts:
-    """Split the compiler's module; raises NoSeed if it contains unsupported code.
+    """Split the compiler's module. Raises NoSeed if it contains unsupported code.
 
-    `settings`: the configurations that autotuned Triton kernels have chosen.
+    `settings`: the configuration that the compiler chose for each autotuned Triton kernel.
     """
     if _RANDOM.search(code):
         raise NoSeed("the model draws random numbers")
@@ -86,7 +86,7 @@ def _kernel(statement: ast.stmt) -> tuple[str, str, str] | None:
         return None
     kind = function.removeprefix("async_compile.")
     if kind not in ("triton", "cpp_pybinding"):
-        raise NoSeed(f"the compiler made a kernel of an unsupported kind ({kind})")
+        raise NoSeed(f"the compiler generated a kernel of an unsupported kind ({kind})")
     texts = [
         a.value for a in statement.value.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
     ]
@@ -99,7 +99,7 @@ def _is_alias(statement: ast.stmt) -> bool:
 
 
 def _with_fixed_config(text: str, name: str, settings: Mapping[str, int]) -> str:
-    """The kernel with one fixed configuration, so that it is not autotuned again and readers can see it."""
+    """The kernel with a fixed configuration: it is not autotuned again, and readers see its settings."""
     function = next(s for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name == name)
     call = function.decorator_list[0]
     if not isinstance(call, ast.Call) or ast.unparse(call.func) not in [
@@ -122,7 +122,7 @@ def _with_fixed_config(text: str, name: str, settings: Mapping[str, int]) -> str
 
 
 def _add_triton_kernel(parts: ModuleParts, name: str, text: str) -> list[ast.stmt]:
-    """Add a kernel with its decorators and helper functions, under unique names; returns its imports."""
+    """Add a kernel with its decorators, and its helper functions under unique names. Returns its imports."""
     for helper in (s.name for s in ast.parse(text).body if isinstance(s, ast.FunctionDef) and s.name != name):
         text = re.sub(rf"\b{helper}\b", f"{name}_{helper.lstrip('_')}", text)
     parsed = ast.parse(text)
@@ -134,7 +134,7 @@ def _add_triton_kernel(parts: ModuleParts, name: str, text: str) -> list[ast.stm
 
 
 def _rename_cpp_kernel(name: str, text: str) -> str:
-    """The C++ function under its own name, without its includes, which come once for all."""
+    """The C++ function, renamed from `kernel` to its own name and without the include that all share."""
     renamed, count = re.subn(r'(extern\s*"C"\s+void\s+)kernel\(', rf"\1{name}(", _PREFIX.sub("", text))
     if count != 1:
         raise NoSeed(f"{name}: expected one C++ function")
@@ -147,7 +147,7 @@ def _add_calls(parts: ModuleParts, module: ast.Module, code: str, native: list[s
         node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "call"
     ]
     if len(functions) != 1:
-        raise NoSeed("the compiler's module has not exactly one function that calls the kernels")
+        raise NoSeed("the compiler's module does not have exactly one function `call`")
     statements = functions[0].body
     if statements and isinstance(statements[0], ast.Assign) and ast.unparse(statements[0].value) == "args":
         target = statements[0].targets[0]
@@ -165,7 +165,7 @@ def _add_calls(parts: ModuleParts, module: ast.Module, code: str, native: list[s
 
 
 def _required_imports(preamble: list[ast.stmt], parts: ModuleParts, defined: set[str]) -> list[str]:
-    """The statements of the preamble that calls and kernels use; raises NoSeed for undefined names."""
+    """The statements of the preamble that the calls and kernels use. Raises NoSeed for undefined names."""
     local = _bound_names(ast.parse(parts.body))
     used = _read_names(ast.parse(parts.body)) - local
     kernels = [ast.parse(text) for text in parts.triton]

@@ -1,4 +1,7 @@
-"""Inputs with another batch size: the first dimension of all inputs that share it, or of one input alone."""
+"""Inputs with another batch size.
+
+The batch size is the first dimension of all inputs that share it, or of the first input alone.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +14,31 @@ import torch
 INDEXING = re.compile("index|gather|scatter|take|put|masked_select")
 """Operators whose indices may refer to the batch."""
 _MAX_TENSORS = 4
-"""Tensors that a description lists."""
+"""How many tensors a description lists."""
 
 
 def describe_sizes(leaves: list[torch.Tensor]) -> str:
-    """The sizes of inputs as text, such as `64x1024, 1024`."""
+    """The shapes of inputs as text, such as `64x1024, 1024`."""
     texts = ["x".join(map(str, leaf.shape)) or "scalar" for leaf in leaves]
     more = ["..."] if len(texts) > _MAX_TENSORS else []
     return ", ".join(texts[:_MAX_TENSORS] + more) or "no tensors"
 
 
 def other_batch(rows: int) -> int:
-    """Another batch size: three quarters, and odd where there is a choice, so that tiles do not fit it."""
+    """Another batch size: about three quarters, and odd for multiples of 8, so that tiles do not fit it."""
     return 2 if rows == 1 else rows - max(1, rows // 4) - (rows >= 8 and rows % 8 == 0)
 
 
 @dataclass(frozen=True)
 class Resizing:
-    """Which inputs get another batch size, and which."""
+    """Which inputs get another batch size, and its value."""
 
     is_resized: tuple[bool, ...]
     rows: int
     """The new size."""
 
     def apply(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The inputs with the new size: fewer rows, or the rows once more."""
+        """The inputs with the new batch size: the first rows, or all rows repeated."""
         return [
             _resized(leaf, self.rows) if resized else leaf
             for leaf, resized in zip(leaves, self.is_resized, strict=True)
@@ -50,10 +53,10 @@ def _resized(leaf: torch.Tensor, rows: int) -> torch.Tensor:
 def find_resizing(
     run: Callable[[list[torch.Tensor]], list[torch.Tensor]], leaves: list[torch.Tensor]
 ) -> Resizing | None:
-    """A resizing that the reference accepts, with outputs of another size; None if there is none.
+    """A resizing that the reference accepts and that changes the shape of its outputs; None if there is none.
 
-    `run` calls the reference. It may reject inputs by any exception. Afterwards it must still accept its own
-    batch size.
+    `run` calls the reference, which may raise any exception for a batch size that it rejects. Afterwards it
+    must still accept its own batch size.
     """
     for resizing in _choices(leaves):
         try:
@@ -70,7 +73,7 @@ def find_resizing(
 
 
 def _choices(leaves: list[torch.Tensor]) -> Iterator[Resizing]:
-    """All inputs that share the first one's batch size; then the first alone."""
+    """First resize all inputs with the same batch size as the first input; then the first input alone."""
     first = next((leaf for leaf in leaves if leaf.dim() and leaf.shape[0]), None)
     if first is None:
         return

@@ -1,4 +1,4 @@
-"""Samples of the outputs of a live module or function, to check that a worker computes the same."""
+"""Samples of the outputs of a live module or function, to check that a worker computes the same outputs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from kernelpro.lab import tree
 
 _MAX_SAMPLES = 256
-"""Elements per output."""
+"""Sampled elements per output, approximately."""
 _ELEMENT_TOLERANCE, _MAX_DIFFERING = 0.03, 0.1
-"""An element differs if its error exceeds this share of the RMS of the output: more than bfloat16 and TF32
-differ between devices. Up to this share of elements may differ: after rounding or argmax the last bit can
-decide."""
+"""An element differs if its error exceeds 3 % of the output's RMS: results in bfloat16 or TF32 differ less
+between devices. Up to 10 % of the elements may differ, because rounding and argmax amplify differences in the
+last bit."""
 
 OutputSamples = list[tuple[list[int], torch.Tensor]]
 
 
 def sample_outputs(result: Any) -> OutputSamples:
-    """The shape of each output and elements at equal distances."""
+    """The shape of each output, and a sample of equally spaced elements."""
     leaves: list[torch.Tensor] = []
     tree.flatten(result, leaves)
     return [

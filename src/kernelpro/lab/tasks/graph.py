@@ -22,17 +22,17 @@ from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Node
 
 GETITEM = "getitem"
-"""Selects one result of an operator that returns several; the dtype of such an operator is `tuple`."""
+"""Selects one result of an operator that returns several. The dtype of such an operator is `tuple`."""
 _MAX_REASON = 200
 
 
 def operator_graph(reference: Reference, seed: int, resizing: Resizing | None = None) -> Graph:
-    """The operators of one call in the task's own mode, at the shapes of its inputs, or at others.
+    """The operators of one call in the task's own mode, at its own batch size or that of `resizing`.
 
     Composite operators stay whole (`aten.layer_norm`, `aten.linear`). A reference that works in place is
-    functionalized. Inputs are named by their path: `0`, or `1.mask` inside the second argument. Constants
-    that are neither parameters nor buffers become `aten.full` if all their elements are equal. Raises
-    BadInput if the task cannot be traced or a value cannot be represented.
+    functionalized. Inputs are named by their path: `0`, or `1.mask` for an entry of the second argument.
+    Constants that are neither parameters nor buffers become `aten.full` if all their elements are equal.
+    Raises BadInput if the task cannot be traced or a value cannot be represented.
     """
     name = reference.task.name
     form, leaves = reference.inputs(seed)
@@ -165,8 +165,8 @@ def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
         fill_value = flat[0].item()
     if fill_value is None:
         raise BadInput(
-            f"task {task}: {target} is a constant tensor but no parameter or persistent buffer: use "
-            "register_buffer"
+            f"task {task}: {target} is a constant tensor but neither a parameter nor a persistent buffer: "
+            "use register_buffer"
         )
     return Node(
         name,

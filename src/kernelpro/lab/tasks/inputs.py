@@ -1,6 +1,6 @@
-"""Input distributions: the same task with values that expose shortcuts.
+"""Input distributions: the inputs of a task with values that expose shortcuts.
 
-In all of them zeros (masks, triangles) stay zero.
+In all distributions zeros (masks, triangles) stay zero.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ ODD_ROWS, INFINITIES, NEGATIVE_INFINITIES = "odd rows", "infinities", "negative 
 WITH_INFINITIES = (INFINITIES, NEGATIVE_INFINITIES)
 DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, INFINITIES)
 FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
-"""What a task gets where it does not suit the distribution: one that overflows, or where infinities of both
-signs have no defined result."""
+"""Replacements of distributions that do not suit a task: mild spikes if spikes overflow, and negative
+infinities alone if infinities of both signs have no defined result."""
 
 _SPIKE_EXPONENTS = {"spikes": (6.0, 17.0), "mild spikes": (2.0, 6.0)}
-"""Spikes are multiplied by 2^u. At 2^17 a value of order one exceeds float16 but not float32 and TF32. A task
-that overflows (see tolerance.py) gets the mild spikes."""
+"""Range of u: a spike is an element multiplied by 2^u. At 2^17, a value of order one overflows float16 but
+neither float32 nor TF32. A task that overflows (see tolerance.py) gets the mild spikes."""
 _SPIKE_SHARE = 1 / 512
 _MIN_SPIKES = 8
 OFFSET = 1024.0
-"""Rows with an offset have so many times the input's rms added: (mean of squares) - (square of the mean) has
-no correct digits left in float32, while a variance of differences from the mean keeps four."""
+"""Rows with an offset have this multiple of the input's RMS added. In float32, (mean of squares) - (square of
+the mean) then has no correct digits; a variance computed from differences to the mean still has four."""
 _INFINITE_SHARE = 1 / 4096
 _MIN_INFINITE = 8
 _PIECE = 1 << 24
-"""Elements that are transformed at once."""
+"""Number of elements that are transformed at once."""
 
 
 def transform(
@@ -36,8 +36,8 @@ def transform(
 ) -> list[torch.Tensor]:
     """Transform the floating-point tensors; others are unchanged.
 
-    `in_place`: the caller needs the originals no more, so that tensors whose memory nobody else refers to are
-    overwritten: large tasks have no memory for another copy.
+    `in_place`: the caller no longer needs the originals. Tensors that share their memory with no other tensor
+    are then overwritten, because large tasks leave no memory for another copy.
     """
     return [
         _transform_leaf(leaf, distribution, seed + i, in_place) if leaf.is_floating_point() else leaf
@@ -75,15 +75,15 @@ def _with_spikes(leaf: torch.Tensor, low: float, high: float, generator: torch.G
     powers = low + (high - low) * torch.rand(count, generator=generator, device=leaf.device)
     places, which = torch.unique(where, return_inverse=True)
     factors = torch.zeros(len(places), dtype=torch.float64, device=leaf.device)
-    # "amax": an index drawn twice stays reproducible
+    # "amax" keeps the result reproducible if an index is drawn twice
     factors.scatter_reduce_(0, which, torch.exp2(powers.double()), "amax")
     return leaf.put_(places, (leaf.take(places).double() * factors).to(leaf.dtype))
 
 
 def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A quarter of the rows with a large offset, a quarter constant; the rest as given.
+    """Add a large offset to a quarter of the rows, and make another quarter constant.
 
-    Constants are powers of two: their sums are exact in any order, so that no honest kernel loses digits.
+    The constants are powers of two. Their sums are exact in any order, so that no honest kernel loses digits.
     """
     if leaf.dim() < 2:
         return leaf
@@ -104,7 +104,7 @@ def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 
 def _with_infinities(leaf: torch.Tensor, negative: bool, generator: torch.Generator) -> torch.Tensor:
-    """A few elements are infinite."""
+    """Make a few elements infinite."""
     count = min(leaf.numel(), max(_MIN_INFINITE, int(leaf.numel() * _INFINITE_SHARE)))
     where = torch.randint(leaf.numel(), (count,), generator=generator, device=leaf.device)
     values = leaf.take(where)

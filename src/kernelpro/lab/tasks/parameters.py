@@ -1,9 +1,9 @@
-"""Parameters: how reference and candidate get the same values, none of them constant.
+"""Parameters: give reference and candidate the same values, and no parameter that is constant.
 
-A kernel that ignores a bias of zeros or a norm weight of ones would go unnoticed. So constants are replaced
-while a model is built: a parameter that would be the constant c becomes `nonconstant_values` of the seed, its
-shape and c. Reference and candidate get the same values, whatever they call the parameter and in whichever
-order they create it.
+The judge could not notice that a kernel ignores a bias of zeros or a norm weight of ones. Therefore constants
+are replaced while a model is built: a parameter that would be filled with the constant c gets
+`nonconstant_values(seed, parameter, c)`. They depend only on the seed, the shape and c. So reference and
+candidate get the same values, whatever they call the parameter and in whichever order they create it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from kernelpro.records import digest
 
 State = dict[str, torch.Tensor]
 Source = Literal["by name", "by seed", "none"]
-"""Where a candidate's parameters come from: the reference's state, its own constructor, or it has none."""
+"""Where a candidate's parameters come from: the reference's state (by name) or its own constructor (by seed);
+`none` if there are no parameters."""
 _PERIOD = 1_048_573
-"""Large tensors repeat so many random values: memory of a new matrix is often zero until it is initialized,
-and drawing 67 million values for nothing took five seconds. A prime: repetitions do not fall on rows."""
+"""Large tensors repeat this many random values. A new matrix is often all zeros before it is initialized, and
+drawing 67 million values that are then overwritten took five seconds. The number is prime so that repetitions
+do not coincide with rows."""
 _FEW = 256
 _CHECKSUM_COLUMNS = 4096
 
 
 def nonconstant_values(seed: int, like: torch.Tensor, value: float) -> torch.Tensor:
-    """N(0, 0.2^2) for 0; for any other c, uniform in c * [0.75, 1.25], which keeps the sign.
+    """Random values that replace a constant: N(0, 0.2^2) for 0, else uniform in value * [0.75, 1.25].
 
-    Depends on the shape alone; has the type and device of `like`.
+    They depend on the seed, the value and the shape of `like`, and have its dtype and device.
     """
     key = int(digest(str(seed), str(tuple(like.shape)), repr(value)), 16) % 2**63
     generator = torch.Generator("cpu").manual_seed(key)
@@ -59,7 +61,7 @@ def constant_of(tensor: torch.Tensor) -> float | None:
 
 def seed_everything(seed: int) -> None:
     """Seed torch, Python and numpy."""
-    # torch.manual_seed does the same, but formats the stack twice for lazily initialized devices
+    # torch.manual_seed does the same, but formats the stack trace twice for lazily initialized devices
     for generator in (torch.default_generator, *torch.cuda.default_generators):
         generator.manual_seed(seed)
     random.seed(seed)
@@ -72,7 +74,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def seeded_build(seed: int) -> Iterator[None]:
-    """Build a model in this context: random initialization from the seed, constants replaced."""
+    """A context that builds models reproducibly: seeds the generators and replaces constant parameters."""
     seed_everything(seed)
     new_parameter = nn.Parameter.__new__
 
@@ -107,7 +109,7 @@ def seeded_build(seed: int) -> Iterator[None]:
 
 
 def construct(factory: Any, init_inputs: list[Any], seed: int, device: str = "") -> Any:
-    """Construct a model with the seed; with `device`, tensors are created there by default."""
+    """Construct a model from the seed. With `device`, tensors are created there by default."""
     with torch.no_grad(), seeded_build(seed), torch.device(device) if device else nullcontext():
         return factory(*init_inputs)
 
@@ -122,13 +124,13 @@ def replace_constants(model: nn.Module, seed: int) -> None:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """What identifies one tensor of a state."""
+    """The identifying properties of one tensor of a state."""
 
     shape: tuple[int, ...]
     required: bool
-    """Whether a candidate must have it. Integers may be missing: many are counters or positions."""
+    """Whether a candidate must have it. Integer tensors may be missing: many are counters or positions."""
     storage: int
-    """Equal for tied tensors, of which one is enough."""
+    """Identifies the memory. Tied tensors share it, and a candidate needs only one of them."""
     checksum: tuple[int, ...]
 
 
@@ -147,7 +149,7 @@ def describe_state(state: State) -> dict[str, StateEntry]:
 
 
 def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Differs for tensors with other bytes, also in another order; the same on all devices."""
+    """A checksum of a tensor's bytes and their order; the same on all devices."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = data[: data.numel() // 4 * 4]
     # an offset that is not a multiple of four cannot be viewed as words
@@ -161,8 +163,11 @@ def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def match_state(model: nn.Module, entries: dict[str, StateEntry]) -> tuple[Source, list[str]]:
-    """Whether the model has the names and shapes of the reference's state, and which of these tensors have
-    other values. If it does not, its own seeded values stay."""
+    """Match a model with the reference's state by names and shapes.
+
+    Returns the source of its parameters, and the names of the tensors whose values differ. A model that does
+    not match keeps its own seeded values.
+    """
     if not entries:
         return "none", []
     own = _own_state(model)
@@ -174,7 +179,7 @@ def match_state(model: nn.Module, entries: dict[str, StateEntry]) -> tuple[Sourc
 
 
 def copy_state(model: nn.Module, state: State) -> None:
-    """Copy these tensors into the model's of the same names."""
+    """Copy these tensors into the model's tensors of the same names."""
     own = _own_state(model)
     with torch.no_grad():
         for name, tensor in state.items():
@@ -182,7 +187,7 @@ def copy_state(model: nn.Module, state: State) -> None:
 
 
 def load_reference_state(model: nn.Module, state: State) -> Source:
-    """Copy the reference's state into a model with the same names and shapes; else keep the seeded values."""
+    """Copy the reference's state into a model with the same names and shapes, else keep its seeded values."""
     source, different = match_state(model, describe_state(state))
     copy_state(model, {name: state[name] for name in different})
     return source

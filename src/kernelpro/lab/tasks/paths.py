@@ -1,4 +1,4 @@
-"""Import paths of modules that are not installed: references can import from them, candidates cannot."""
+"""Import paths outside the installation: references can import from them, candidates cannot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PATHS_VARIABLE = "KERNELPRO_PATHS"
 
 
 def worker_environment() -> dict[str, str]:
-    """Variables for a worker: the script's folder and other entries of sys.path outside the installation."""
+    """Variables for a worker: the entries of sys.path outside the installation (the script's and others)."""
     installed = (f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}")
     folders = dict.fromkeys(os.path.abspath(path) for path in sys.path)
     return {

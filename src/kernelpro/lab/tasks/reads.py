@@ -1,12 +1,12 @@
-"""Which elements of a task's inputs and parameters a call really reads, operator by operator.
+"""Counts which elements of its inputs and parameters a task must read, operator by operator.
 
-1. Each input and parameter is identified by its memory, so that views are attributed to it.
-2. An operator reads its arguments completely, unless it is known to read less: gathers read rows, strided
-   windows skip elements, masks and factors of zero hide elements, and `zeros_like` reads only a shape. If the
-   part is unknown, nothing counts.
+1. Each input and parameter is identified by its memory, so that reads of views count for it.
+2. An operator reads its arguments completely unless it is known to read less: gathers read rows, strided
+   windows skip elements, masks and zero factors hide elements, and `zeros_like` reads only a shape. If it
+   reads an unknown part, nothing counts.
 3. Elements that the call itself has written before need not be read.
 
-The sum is a lower bound: an element that several operators read counts once.
+The result is a lower bound: an element that several operators read counts once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _COUNTED = 1 << 26
-"""Elements that are counted at once."""
+"""Number of elements that are counted at once."""
 _SHAPE_ONLY = ("_like", "new_")
 """Suffix and prefix of operators that use only the shape and dtype of a tensor."""
 _PARTIAL_READS = ("grid_sampler", "nll_loss", "searchsorted", "upsample_")
@@ -85,28 +85,28 @@ _SELECTORS: dict[str, Callable[[Tensor, Any], None]] = {
     ),
     "take": _select_flat,
 }
-"""How to mark the elements of its first argument that an operator reads or writes."""
+"""By operator: marks the elements of its first argument that it reads or writes."""
 _REPLACING = {"index_put", "index_copy", "index_fill", "scatter", "masked_fill", "masked_scatter"}
-"""Operators that return their first argument with the marked elements replaced: they read the rest."""
+"""Operators that return their first argument with the marked elements replaced: they read the other ones."""
 _POOLS = ("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d")
 
 
 def count_nonzero(tensor: Tensor) -> int:
-    """Elements that are not zero, counted in pieces: on a GPU torch makes an int64 of each element."""
+    """The number of nonzero elements, counted in pieces: torch allocates an int64 for each on a GPU."""
     flat = tensor.reshape(-1)
     pieces = range(0, flat.numel(), _COUNTED)
     return sum(int(torch.count_nonzero(flat[first : first + _COUNTED])) for first in pieces)
 
 
 class ElementSet:
-    """A set of elements of a memory region: none, all, or those of a mask."""
+    """A set of elements of a memory region: none, all, or those that a mask marks."""
 
     def __init__(self) -> None:
         self.all = False
         self.mask: Tensor | None = None
 
     def add(self, view: Tensor, chosen: Tensor | None = None) -> None:
-        """Add the elements of a view, or those of them that `chosen` marks."""
+        """Add the elements of a view; with `chosen`, only those that it marks."""
         memory = view.untyped_storage().nbytes() // view.element_size()
         if (
             chosen is None
@@ -123,7 +123,7 @@ class ElementSet:
             place.fill_(True)
             return
         for axis, step in enumerate(view.stride()):
-            if step == 0:  # one element, broadcast
+            if step == 0:  # a broadcast element
                 place, chosen = place.narrow(axis, 0, 1), chosen.any(axis, keepdim=True)
         place.logical_or_(chosen)
 
@@ -140,7 +140,7 @@ class MemoryRegion:
             (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0
         )
         self._sparse = sparse
-        """Whether zeros need not be read."""
+        """Whether zeros are excluded from the count."""
         self._read, self._written = ElementSet(), ElementSet()
         self._max_bytes = 0
 
@@ -163,7 +163,7 @@ class MemoryRegion:
         self._written.add(view, chosen)
 
     def matches(self, view: Tensor) -> bool:
-        """Whether the view has the region's element size; the real view of a complex tensor has not."""
+        """Whether the view has the region's element size; the real view of a complex tensor does not."""
         return view.element_size() == self._memory.element_size()
 
     def read_bytes(self) -> int:
@@ -183,8 +183,8 @@ class MemoryRegion:
 
 
 class ReadTracker:
-    """Tracks what a call reads of inputs (floating-point zeros excluded) and parameters, and what it
-    writes."""
+    """Tracks what a call reads from inputs (floating-point zeros excluded) and parameters, and what it
+    writes to them."""
 
     def __init__(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor]):
         self._regions: dict[int, MemoryRegion] = {}
@@ -228,8 +228,8 @@ class ReadTracker:
         return sum(source.read_bytes() for source in self._regions.values())
 
     def written_bytes(self, outputs: Sequence[Tensor]) -> int:
-        """The bytes of all outputs; an output that aliases an input or parameter counts what the call wrote
-        there."""
+        """The bytes of all outputs. For an output that aliases an input or parameter, only the bytes that the
+        call wrote count."""
         most: dict[int, int] = {}
         sizes: dict[int, int] = {}
         for tensor in outputs:
@@ -260,9 +260,9 @@ def _accessed_part(
 def _accessed_elements(
     name: str, position: int, tensor: Tensor, args: Any, result: Any
 ) -> tuple[Tensor, Tensor | None] | None:
-    """What an operator reads of an argument, or writes to it: a view, and a mask if not all of its elements.
+    """The elements of an argument that an operator reads or writes: a view, and a mask if not all of it.
 
-    None if unknown. For a meta tensor it is everything.
+    None if they are unknown. Of a meta tensor, all elements count.
     """
     if tensor.is_meta:
         return tensor, None
@@ -309,7 +309,7 @@ def _selected_elements(name: str, tensor: Tensor, args: Any) -> tuple[Tensor, Te
 def _strided_windows(
     tensor: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """If strided windows skip elements, one element for each window; else the tensor."""
+    """The tensor; along axes where strided windows skip elements, only one element for each window."""
     steps: list[slice] = []
     for axis, size in enumerate(kernel):
         step, apart = stride[axis % len(stride)], dilation[axis % len(dilation)]

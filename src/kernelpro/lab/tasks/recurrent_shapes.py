@@ -1,6 +1,7 @@
-"""Recurrent operators are traced by the shapes of their results alone.
+"""Makes torch trace recurrent operators by the shapes of their results alone.
 
-torch traces them step by step, although the graph then has them whole: minutes for a sequence of 512 steps.
+By default torch traces them step by step, which takes minutes for a sequence of 512 steps, although the
+resulting graph has each of them as a single operator.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _one_state(x: Any, state: Any, weights: Any, *options: Any) -> tuple[torch.T
 
 @contextmanager
 def traced_by_shape() -> Iterator[None]:
-    """Let recurrent operators return empty tensors of the right shape while a model is traced."""
+    """In this context, recurrent operators return empty tensors of the right shape."""
     aten, keys = torch.ops.aten, torch._C.DispatchKey
     operators: dict[Any, _Shapes] = {aten.lstm.input: _lstm, aten.gru.input: _one_state}
     operators |= {aten.rnn_tanh.input: _one_state, aten.rnn_relu.input: _one_state}

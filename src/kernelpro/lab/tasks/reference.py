@@ -1,4 +1,4 @@
-"""A loaded task: its model and inputs on one device, at any precision."""
+"""A loaded task: creates its model and inputs on one device, at any precision."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kernelpro.lab.tasks import examples, parameters
 from kernelpro.records import BadInput, Precision, Task
 
 _LARGE_BYTES = 64 << 20
-"""Models whose parameters take more are constructed on the GPU: a CPU draws a gigabyte in a second or two, in
-each of the judge's processes."""
+"""Models with larger parameters are constructed on the GPU: a CPU takes a second or two to draw a gigabyte of
+random numbers, in each of the judge's processes."""
 _MIN_FREE = 8
-"""So many times their size must be free on the GPU for that. The judge, the candidate and the baselines hold
-four copies, and the oracle one in float64."""
+"""A model is constructed on the GPU only if this multiple of its size is free there. The judge, the candidate
+and the baselines hold four copies, and the oracle holds one in float64."""
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """Significant bits of each floating type."""
 
@@ -45,7 +45,7 @@ class Reference:
     """A task's model and inputs. `seed` determines the parameters; inputs have their own seeds."""
 
     def __init__(self, task: Task, device: str, seed: int, init_device: str | None = None):
-        """`init_device`: see the attribute; None: chosen here."""
+        """`init_device`: see the attribute; if None, the constructor chooses it."""
         self.task, self.device, self.seed = task, device, seed
         self._module = load_source(task)
         if task.form == "kernelbench":
@@ -56,8 +56,8 @@ class Reference:
             self._payload = _load_payload(task, self._module)
         self.init_inputs = self._reporting_errors("get_init_inputs", self._make_init)
         self.init_device = self._choose_init_device() if init_device is None else init_device
-        """Where the constructor creates tensors by default; empty: on the CPU. A candidate's does so too, and
-        then draws the same values."""
+        """The device on which the model's constructor creates tensors by default; empty for the CPU. A
+        candidate is constructed on the same device, and so draws the same values."""
         self._reporting_errors("init_inputs", lambda: tree.flatten(self.init_inputs, []))
         self._shape = task.shapes[0]
         self._model = self._reporting_errors(task.entry, self._build)
@@ -104,7 +104,7 @@ class Reference:
         return model
 
     def _choose_init_device(self) -> str:
-        """Large models are built on their device, where drawing their weights takes no time."""
+        """A GPU for large models, because it draws their weights in almost no time; else empty."""
         if self.device != "cuda" or self.task.form != "kernelbench":
             return ""
         nbytes = _parameter_bytes(self._entry, self.init_inputs)
@@ -115,12 +115,12 @@ class Reference:
         if self.init_device:
             try:
                 return parameters.construct(self._entry, self.init_inputs, self.seed, self.init_device)
-            except Exception:  # a constructor that needs the CPU
+            except Exception:  # the constructor needs the CPU
                 self.init_device = ""
         return parameters.construct(self._entry, self.init_inputs, self.seed)
 
     def example_mismatch(self) -> str:
-        """How the outputs of a live object for its examples differ from those where it was packed.
+        """How the outputs for the examples differ from those in the process that packed the live object.
 
         Empty if they agree or are random.
         """
@@ -146,7 +146,7 @@ class Reference:
         return "" if is_random else examples.describe_difference(examples.loads(self.task.outputs), samples)
 
     def can_rebuild_from_init_inputs(self) -> bool:
-        """Whether its class, constructed with the init inputs, has the same weights by name and shape."""
+        """Whether the class, constructed with the init inputs, has weights of the same names and shapes."""
         if self.task.form != "module":
             return True
         try:
@@ -159,12 +159,12 @@ class Reference:
 
     @property
     def keyword_only(self) -> tuple[str, ...]:
-        """Names of the last inputs, which the reference takes as keywords only."""
+        """Names of the keyword-only inputs. They come last."""
         return tuple(self._payload.get("keyword_only", ())) if self.task.form != "kernelbench" else ()
 
     @property
     def own_forward(self) -> Any:
-        """The reference's own forward pass, which may take keywords only."""
+        """The reference's own forward method, which may have keyword-only arguments."""
         cls: Any = type(self._model)
         return (cls.__mro__[1] if self.keyword_only else cls).forward.__get__(self._model)
 
@@ -179,12 +179,12 @@ class Reference:
     def model(self, dtype: torch.dtype | None = None, device: str = "") -> nn.Module:
         """A fresh copy on the task's device or another; with `dtype`, all floating-point tensors are
         converted."""
-        again = self.task.form == "kernelbench" and _has_closures(self._model)
-        return self._to_device(self._build() if again else copy.deepcopy(self._model), dtype, device)
+        rebuilds = self.task.form == "kernelbench" and _has_closures(self._model)
+        return self._to_device(self._build() if rebuilds else copy.deepcopy(self._model), dtype, device)
 
     def _to_device(self, model: nn.Module, dtype: torch.dtype | None, device: str = "") -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
-            # the device converts faster than the CPU, which `to` would choose
+            # move first: the device converts faster than the CPU, on which a single `to` would convert
             return tensor.to(device or self.device).to(widened_dtype(tensor.dtype, dtype))
 
         for part in model.modules():
@@ -209,7 +209,7 @@ class Reference:
         return call_with_constants(self._module, self._get_inputs, self._shape.constants)
 
     def dtype(self) -> torch.dtype:
-        """The floating-point dtype of the task: of its parameters, else of its inputs."""
+        """The floating-point dtype of the task's parameters, else of its inputs."""
         state: Mapping[str, torch.Tensor] = self._model.state_dict()
         for tensor in state.values():
             if tensor.is_floating_point():
@@ -231,24 +231,23 @@ class Reference:
 
 
 def _parameter_bytes(entry: Any, init_inputs: list[Any]) -> int:
-    """Bytes of the parameters that a class creates; 0 where only its construction tells."""
+    """Bytes of the parameters that a class creates, found by constructing it on `meta`; 0 if that fails."""
     try:
         with torch.device("meta"):
             model = entry(*init_inputs)
         return sum(tensor.nbytes for tensor in model.parameters())
-    except Exception:  # a constructor that computes with values
+    except Exception:  # the constructor computes with values
         return 0
 
 
 def _has_closures(model: nn.Module) -> bool:
-    """Whether an attribute is a closure: a deep copy would share the model's parts that it references."""
+    """Whether an attribute is a closure: a deep copy would share the parts of the model that it refers to."""
     values = (value for part in model.modules() for value in vars(part).values())
     return any(isinstance(value, FunctionType) and value.__closure__ for value in values)
 
 
 class _Function(nn.Module):
-    """A plain function as a module without parameters. The last arguments have names: they are
-    keyword-only."""
+    """A plain function as a module without parameters. Its last arguments become keyword arguments."""
 
     def __init__(self, module: ModuleType, name: str, keyword_only: Sequence[str] = ()):
         super().__init__()
@@ -266,14 +265,13 @@ class _Function(nn.Module):
 def split_keywords(
     arguments: tuple[Any, ...], keyword_only: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional arguments of a call, and its last ones by their names."""
+    """Split the arguments of a call into positional ones and, by name, the last ones."""
     count = len(arguments) - len(keyword_only)
     return arguments[:count], dict(zip(keyword_only, arguments[count:], strict=True))
 
 
 def with_positional_forward(model: nn.Module, keyword_only: Sequence[str]) -> nn.Module:
-    """The module, called with positional arguments alone; the last ones become keywords of its own forward
-    pass."""
+    """Make the module take positional arguments only, and pass the last ones to its forward as keywords."""
     if not keyword_only:
         return model
     base: Any = type(model)
@@ -288,8 +286,11 @@ def with_positional_forward(model: nn.Module, keyword_only: Sequence[str]) -> nn
 
 
 def call_with_constants(module: ModuleType, function: Any, constants: Mapping[str, Any]) -> Any:
-    """Call a function with those constants that are parameters of it; the others replace constants of its
-    file during the call."""
+    """Call a function with a shape's constants.
+
+    Constants that are parameters of the function are passed to it. The others replace constants of its file
+    during the call.
+    """
     parameters = inspect.signature(function).parameters
     replaced = {name: value for name, value in constants.items() if name not in parameters}
     if missing := [name for name in replaced if name not in vars(module)]:
@@ -305,7 +306,7 @@ def call_with_constants(module: ModuleType, function: Any, constants: Mapping[st
 
 
 def load_source(task: Task) -> ModuleType:
-    """Import the task's source as a module, from a real file that inspect and the compiler can read."""
+    """Import the task's source as a module, from a real file that `inspect` and compilers can read."""
     name = f"kernelpro_task_{task.id}"
     if name in sys.modules:
         return sys.modules[name]
@@ -336,7 +337,7 @@ def load_source(task: Task) -> ModuleType:
 
 
 def _add_files(folder: Path, files: dict[str, str]) -> None:
-    """Make modules importable that the task brings along; those that are installed here come first."""
+    """Make the modules that come with the task importable. Installed modules take precedence."""
     for name, text in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -359,7 +360,7 @@ def unload(task: Task) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Looks up classes of the task's file in the module that was loaded from it."""
+    """Looks up classes of the task's file in the module that was loaded from that file."""
 
     def __init__(self, data: bytes, home: ModuleType):
         super().__init__(io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""The least work of a task: bytes that must move and operations that must run, from its operators."""
+"""The least work of a task: the bytes that must move and the operations that must run, from its operators."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _WorkCounter(OperatorMode):
 
 
 def count(reference: Reference, seed: int) -> tuple[Work, tuple[Operator, ...]]:
-    """Run the reference once; return the work of the call and its operators in order, without views."""
+    """Run the reference once. Returns the work of the call, and its operators in order, except views."""
     form, leaves = reference.inputs(seed)
     model = reference.model()
     reads = ReadTracker(leaves, list(model.state_dict().values()))

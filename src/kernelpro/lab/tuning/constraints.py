@@ -1,7 +1,7 @@
-"""Constraints between tunables: Python expressions, evaluated by walking their syntax tree without executing
-code.
+"""Constraints between tunables: Python expressions that are evaluated by walking their syntax tree, not
+executed.
 
-Allowed are numbers, strings and booleans, names of tunables, + - * / // %, comparisons, and / or / not, min
+They may contain numbers, strings, booleans, names of tunables, + - * / // %, comparisons, and / or / not, min
 and max. Arithmetic accepts only numbers, so that a short expression (`"x" * 10**9`) cannot allocate much
 memory."""
 
@@ -34,7 +34,7 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max}
 _MAX_CHARACTERS = 500
-"""A longer expression may be nested more deeply than the recursive evaluator can follow."""
+"""A longer expression may be nested too deeply for the recursive evaluator."""
 _GRAMMAR = "a constraint may use tunables, literals, + - * / // %, comparisons, and, or, not, min and max"
 
 
@@ -49,7 +49,7 @@ def literal_value(node: ast.expr) -> Value | None:
 
 
 class Constraint:
-    """One `# tune-if:` line. Raises BadInput with the line number if it uses anything that is not allowed."""
+    """One `# tune-if:` line. Raises BadInput with the line number if it contains anything else."""
 
     def __init__(self, text: str, line: int):
         self.text, self.line = text, line
@@ -68,7 +68,7 @@ class Constraint:
         return f"Constraint({self.text!r})"
 
     def require_names(self, tunables: set[str]) -> None:
-        """Raise BadInput if the constraint names anything but these tunables."""
+        """Raise BadInput if the constraint uses names other than these tunables."""
         if unknown := sorted(self._names - tunables):
             raise self._error(f"uses {', '.join(unknown)}, which is not a tunable of this file")
 
@@ -92,7 +92,7 @@ class Constraint:
         return BadInput(f"line {self.line}: the constraint `{self.text}` {problem}")
 
     def _validate(self, node: ast.expr) -> None:
-        """Collect the names; reject what `_evaluate` does not support."""
+        """Collect the names; raise BadInput for syntax that `_evaluate` does not support."""
         children: list[ast.expr]
         match node:
             case ast.Name():

@@ -1,16 +1,16 @@
-"""A race between several designs for a task, in one process: which of them are worth a judgement?
+"""A race between several designs for a task, in one process, to find the designs that are worth a judgement.
 
-For code that KernelPro itself or a compiler wrote: designs in one process could tamper with each other.
+Race only code that KernelPro itself or a compiler wrote: designs in one process could tamper with each other.
 
-1. Each design is loaded with the reference's parameters, as the judge loads a candidate, and called once; its
-   output must be right within the judge's tolerance.
-2. It then runs in turn with the fastest design so far, and takes its place if it is faster. At most these two
-   are in memory.
-3. Calls double from rung to rung. A design that is far behind after a rung gets no more of them.
-4. After a failure the process starts anew, with the fastest design.
+1. Each design is loaded with the reference's parameters, as the judge loads a candidate, and called once. Its
+   output must be correct within the judge's tolerance.
+2. It then alternates with the leader, the fastest design so far, and becomes the leader if it is faster. Only
+   these two are in memory.
+3. The number of calls grows from rung to rung. A design that is far behind after a rung gets no further rung.
+4. After a failure, a new process starts with the leader.
 
-The race decides nothing: one output is checked, and times are claims of the process. Only the judge's verdict
-counts.
+The race gives no verdict: only one output is checked, and the times are claims of the process. Only the
+judge's verdict counts.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kernelpro.lab.tuning.race import are_times
 from kernelpro.records import Candidate, RacedDesign, Status
 
 _RUNGS = ((1, 2.0), (2, 1.15), (6, 1.15), (12, 1.15))
-"""Calls of a design in each rung, and the multiple of the leader's time above which it gets no further rung:
-single calls of the same kernel differ by less than a factor of 2."""
+"""For each rung, the calls of a design, and the multiple of the leader's time above which the design gets no
+further rung. Single calls of the same kernel differ by less than a factor of 2."""
 _MAX_SECONDS = 0.5
-"""After this time a design gets no further rung: slow kernels have a small spread."""
+"""After this time a design gets no further rung. The times of slow kernels vary little."""
 _LEADER, _CHALLENGER = 1, 0
-"""The models of the process, as its requests number them."""
+"""The numbers of the two models in requests to the process."""
 
 CheckOutputs = Callable[[list[torch.Tensor], int], None]
 """Raises CandidateRejected if outputs are wrong for the inputs of a seed."""
@@ -46,18 +46,18 @@ class DesignRace:
     """Races designs on a bench, one after the other."""
 
     def __init__(self, bench: Bench, seed: int, check: CheckOutputs, wait_for_teardown: Callable[[], None]):
-        """`seed`: of the inputs. `wait_for_teardown` waits until the process of the last judgement has
-        ended."""
+        """`seed`: the seed of the inputs. `wait_for_teardown`: waits until the process of the last judgement
+        has ended."""
         self._bench, self._seed, self._check = bench, seed, check
         self._wait_for_teardown = wait_for_teardown
         self._participant: Participant | None = None
         self._leader: Candidate | None = None
 
     def run(self, designs: Sequence[Candidate], report: Callable[[str], None]) -> tuple[RacedDesign, ...]:
-        """Race the designs; the results are in their order."""
+        """Race the designs. The results have the same order, and ratios to the time of the final leader."""
         results: list[RacedDesign] = []
         leader_time = 1.0
-        """Times are multiples of that of the first design that ran."""
+        """The leader's time over that of the first design. All ratios have this unit until the end."""
         for number, design in enumerate(designs, 1):
             report(f"racing, design {number} of {len(designs)}")
             begin = time.monotonic()
@@ -77,7 +77,7 @@ class DesignRace:
         )
 
     def _race(self, design: Candidate) -> float:
-        """The time of a design over that of the leader, whose place it takes if that is below 1."""
+        """The time of a design over that of the leader. If it is below 1, the design becomes the leader."""
         participant = self._participant or self._start()
         self._load(participant, design)
         if self._leader is None:
@@ -90,7 +90,7 @@ class DesignRace:
         return ratio
 
     def _start(self) -> Participant:
-        """A new process with the leader in it, if there is one."""
+        """Start a process, and load the leader if there is one."""
         participant = self._participant = self._bench.start_candidate()
         self._wait_for_teardown()
         if self._leader:
@@ -131,7 +131,7 @@ class DesignRace:
         return ratio
 
     def _call(self, participant: Participant, calls: int) -> list[list[float]]:
-        """Milliseconds of the leader and of the design beside it."""
+        """Call both models in turn. Returns the milliseconds of the leader and of the challenger."""
         order = [_LEADER, _CHALLENGER]
         request = {"op": "race", "variants": order, "calls": calls, "flush": self._bench.flush_bytes}
         reply: Any = participant.request(request, self._bench.options.call_timeout).get("ms")

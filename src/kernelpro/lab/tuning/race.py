@@ -1,8 +1,8 @@
-"""A race between the points of a candidate's tunables: all in one process, beside the default.
+"""A race between points of a candidate's tunables, each timed against the default in one process.
 
-A point gets few calls at first, in turn with the default. If it is far behind the best one after a rung, it
-gets no more; otherwise the next rung has twice as many calls. Nothing is verified here: times are claims of
-the candidate's process, and only the point that wins is judged.
+A point and the default are called in turn, in rungs with more and more calls. A point that is far behind the
+best point after a rung gets no further rung. The race verifies nothing: times are claims of the candidate's
+process, and the judge judges only the winner.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from kernelpro.records import Candidate, Status
 _RUNGS = (3, 6, 12)
 """Calls of a point in each rung."""
 _MAX_POINT_SECONDS = 1.0
-"""After this time a point gets no further rung: kernels of 50 ms and more have a small spread."""
+"""After this time a point gets no further rung. Times of kernels of 50 ms and more vary little."""
 
 
 @dataclass(frozen=True)
 class RacedTime:
-    """The outcome of a point."""
+    """The outcome of a point's race."""
 
     status: Status
-    """PASSED: it ran. What it computed was not checked."""
+    """PASSED means only that it ran: the race does not check outputs."""
     reason: str = ""
     ratio: float = math.inf
-    """Its time over that of the default, in the same process at the same time."""
+    """Its time over that of the default, which ran in the same process at the same time."""
 
 
 class Race:
-    """The process in which points race. It starts with the first point, and anew after a failure."""
+    """The process in which points race. It starts with the first point; after a failure a new one starts."""
 
     def __init__(self, bench: Bench, default: Candidate, wait_for_teardown: Callable[[], None]):
-        """`wait_for_teardown` waits until the process of the last judgement has ended."""
+        """`wait_for_teardown`: waits until the process of the last judgement has ended."""
         self._bench, self._default, self._wait_for_teardown = bench, default, wait_for_teardown
         self._participant: Participant | None = None
         self.seconds = 0.0
         """Time spent in the process."""
 
     def time(self, point: Candidate, give_up_ratio: float) -> RacedTime:
-        """Race one point against the default; give up if it is slower than the ratio after a rung."""
+        """Race one point against the default. Give up after a rung if its time exceeds `give_up_ratio` times
+        that of the default."""
         begin = time.monotonic()
         try:
             return self._time(point, give_up_ratio)
         except CandidateRejected as error:
-            self.close()  # the process may be damaged, and the next point gets a new one
+            self.close()  # the process may be damaged; the next point gets a new one
             return RacedTime(error.status, error.reason)
         finally:
             self.seconds += time.monotonic() - begin
@@ -64,7 +65,7 @@ class Race:
         with participant.may_compile(options.build_timeout):
             request = {"op": "add_variant", "source": point.source}
             number = participant.request(request, options.call_timeout, artifacts).get("variant")
-            self._call(participant, number, 1)  # compiles what is compiled at the first call
+            self._call(participant, number, 1)  # some kernels are compiled at their first call
         default_ms: list[float] = []
         point_ms: list[float] = []
         begin, ratio = time.monotonic(), math.inf
@@ -85,7 +86,7 @@ class Race:
         return self._participant
 
     def _call(self, participant: Participant, number: Any, calls: int) -> list[list[float]]:
-        """Milliseconds of the default and of a point."""
+        """Call both in turn. Returns the milliseconds of the default's calls and of the point's."""
         request = {"op": "race", "variants": [0, number], "calls": calls, "flush": self._bench.flush_bytes}
         reply: Any = participant.request(request, self._bench.options.call_timeout).get("ms")
         if not are_times(reply, calls):
@@ -100,7 +101,7 @@ class Race:
 
 
 def are_times(reply: Any, calls: int) -> bool:
-    """Whether a reply has a positive number for each call of two variants."""
+    """Whether a reply has a positive time for each call of two variants."""
     if not isinstance(reply, list) or len(reply) != 2:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Tunables: module-level constants whose other values are worth trying, declared in comments.
+"""Tunables: module-level constants with alternative values, which the source declares in comments.
 
     BLOCK = 128  # tune: 64, 128, 256, 512
     STAGES = tl.constexpr(3)  # tune: 2, 3, 4
@@ -32,7 +32,7 @@ _COMMENT = re.compile(r"#\s*(tune|tune-if)\s*:(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The grid of points that a source declares. Numbers are sorted in ascending order."""
+    """The grid of points that a source declares. Numeric values are sorted in ascending order."""
 
     values: dict[str, tuple[Value, ...]]
     default: TunableValues
@@ -60,11 +60,11 @@ class SearchSpace:
                 yield point
 
     def sample(self, rng: random.Random) -> TunableValues:
-        """Return a random point, allowed or not."""
+        """Return a random point of the grid; the constraints may exclude it."""
         return {name: rng.choice(values) for name, values in self.values.items()}
 
     def adjacent_values(self, point: TunableValues, name: str) -> list[Value]:
-        """Return the next lower and higher number, or any other string."""
+        """Return the next lower and the next higher value, or all other values if they are strings."""
         values, current = self.values[name], point[name]
         if isinstance(current, str):
             return [value for value in values if value != current]
@@ -72,7 +72,7 @@ class SearchSpace:
         return [values[i] for i in (index - 1, index + 1) if 0 <= i < len(values)]
 
     def neighbours(self, point: TunableValues, tunables: int = 1) -> Iterator[TunableValues]:
-        """Yield the allowed points that are one step away in each of `tunables` tunables."""
+        """Yield the allowed points that differ by one step in exactly `tunables` tunables."""
         for names in itertools.combinations(self.values, tunables):
             for chosen in itertools.product(*(self.adjacent_values(point, name) for name in names)):
                 neighbour = dict(point) | dict(zip(names, chosen, strict=True))
@@ -200,8 +200,7 @@ def _parse_declarations(source: str) -> _Declarations:
 
 
 class _SourceOffsets:
-    """Character offsets in a source: the tokenizer's columns count characters, the parser's bytes of
-    UTF-8."""
+    """Character offsets in a source. The tokenizer's columns count characters, the parser's UTF-8 bytes."""
 
     def __init__(self, source: str):
         self._lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
@@ -242,7 +241,8 @@ def _parse_tunable(
 
 
 def _assignment(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
-    """Return name and literal of `NAME = literal`, `NAME: type = literal` or `NAME = constexpr(literal)`."""
+    """Return the name and the literal of `NAME = literal`, `NAME: type = literal` or
+    `NAME = constexpr(literal)`."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target: ast.expr = statement.targets[0]
     elif isinstance(statement, ast.AnnAssign):
@@ -257,7 +257,7 @@ def _assignment(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
 
 
 def _parse_values(name: str, line: int, text: str) -> dict[Value, str]:
-    list_source = f"[{text}\n]"  # the newline ends a further comment after the values
+    list_source = f"[{text}\n]"  # the newline ends a comment that follows the values
     try:
         parsed_list = ast.parse(list_source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

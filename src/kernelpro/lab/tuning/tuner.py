@@ -1,23 +1,23 @@
 """The tuner: searches the tunables of a candidate without an LLM.
 
  1. The declared default has been judged, and passed. If it is so close to the floor that even a kernel at the
-    floor would lie within its interval, the default stays.
+    floor would lie within its confidence interval, the default stays.
  2. If the grid has no more points than the budget, all points race against the default, in one process
     (race.py). The next point is always the one with the fewest steps from the best point so far.
  3. Otherwise the tuner runs a local search from the default. It races all neighbours (one step in one
     tunable) and moves to the best one that beats the centre. If none does, it races pairs of steps in two
     tunables, in random order, until one beats the centre. If none does either, the search restarts at a
     random point while budget is left.
- 4. The fastest point whose speedup exceeds the default's interval is judged, as the default was. It wins if
-    its own interval lies above the default's. Otherwise the default stays.
+ 4. The fastest point whose speedup lies above the default's interval is judged, as the default was. It wins
+    if its own interval lies above the default's. Otherwise the default stays.
 
-A race needs no verification and no baselines, and ends with the time that it is given. So tuning costs one
-judgement, if a point wins its race, and the races.
+Races need neither verification nor baselines, and their time is limited. So tuning costs the races, plus one
+judgement if a point wins its race.
 
-Speeds are compared by their ratio to the default, which is timed in the same process at the same time, so a
-machine that slows down does not distort them. A point gets no more calls after a few if it takes more than
-`_GIVE_UP_RATIO` times the best time. No point races twice, whether it ran or failed. The tuner avoids a value
-of a tunable that failed twice and never worked: points with that value come last.
+Speeds are compared by their ratio to the default, which is timed in the same process at the same time, so
+that a machine that slows down does not distort them. A point gets no further rung if it takes more than
+`_GIVE_UP_RATIO` times the best time. No point races twice, whether it ran or failed. If a value of a tunable
+failed twice and never worked, points with that value come last.
 
 The next few points are announced before they race, so that their builds overlap with measurements.
 """
@@ -37,8 +37,8 @@ from kernelpro.lab.tuning.tunables import SearchSpace, TunableValues
 from kernelpro.records import BadInput, Interval, Status, Verdict
 
 _GIVE_UP_RATIO = 1.3
-"""A multiple of the best time. Noise and one more step cannot make up for 1.3x, and few points of a grid are
-closer."""
+"""A point that takes more than this multiple of the best time gets no further rung. Neither noise nor one
+more step makes up for 1.3x, and few points of a grid are closer to the best."""
 _MAX_LISTED_POINTS = 20_000
 """Larger grids are sampled, not listed. Listing this many points takes 0.1 s."""
 _MAX_DRAWS = 2_000
@@ -54,7 +54,7 @@ class PointJudge(Protocol):
         """Start building a variant that will be needed soon."""
 
     def race(self, source: str, give_up_ratio: float) -> RacedTime:
-        """Time a variant against the default."""
+        """Time a variant against the default, see `Race.time`."""
 
     def has_time(self) -> bool:
         """Whether there is time for another race."""
@@ -77,7 +77,7 @@ class JudgedPoint:
     speedup: Interval | None = None
     """Against the one baseline that all points are compared with; None if the point failed."""
     verdict: Verdict | None = None
-    """Of a judged point."""
+    """The verdict, if the point was judged."""
 
     @property
     def speed(self) -> float:
@@ -97,7 +97,7 @@ class TuningResult:
     reason: str
     """Why this point won."""
     history: tuple[JudgedPoint, ...]
-    """All judged points, in order."""
+    """All raced and judged points, in order."""
 
 
 def tune(
@@ -124,7 +124,7 @@ def tune(
 
 
 class _Search:
-    """The state of one search: judged points, remaining budget, and values that failed."""
+    """The state of one search: raced points, remaining budget, and values that failed."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Search:
     # --- exploring -----------------------------------------------------------------------------------
 
     def explore(self) -> None:
-        """Judge the whole grid if the budget allows it, else run local searches from the default and random
+        """Race the whole grid if the budget allows it, else search locally from the default and random
         points."""
         if self._grid is not None and len(self._grid) <= self._budget_left + 1:
             self._race_points(self._nearest_first())
@@ -181,8 +181,8 @@ class _Search:
             yield min(remaining, key=lambda point: self._space.distance(point, best))
 
     def _untried(self) -> list[TunableValues]:
-        """Return the untried points of a listed grid; points with an avoided value only if there are no
-        others."""
+        """Return the untried points of a listed grid; those with avoided values only if no others are
+        left."""
         untried = [point for point in self._grid or () if self._values(point) not in self._scheduled]
         return [point for point in untried if not self._is_avoided(point)] or untried
 
@@ -229,8 +229,8 @@ class _Search:
     # --- judging -------------------------------------------------------------------------------------
 
     def _race_points(self, points: Iterable[TunableValues]) -> None:
-        """Race new points while budget and time are left. Points are drawn lazily, so earlier results can
-        steer them."""
+        """Race new points while budget and time are left. Points are drawn lazily, so that results of earlier
+        points can affect which ones follow."""
 
         def unscheduled() -> Iterator[TunableValues]:
             for point in points:
@@ -289,7 +289,7 @@ class _Search:
         return tuple(point[name] for name in self._space.names)
 
     def _speed(self, point: TunableValues) -> float:
-        """Return the speed of a judged point; 0 if it failed or was not judged."""
+        """Return the speed of a point; 0 if it failed or was not tried."""
         result = self._results.get(self._values(point))
         return result.speed if result else 0.0
 

@@ -1,18 +1,18 @@
-/* What all pages share: elements from text, numbers in words, requests, colours, tables that sort.
- * Texts of candidates, models and users reach the page through `h` and `visible` alone, as text nodes. */
+/* Code that all pages share: elements from text, numbers in words, requests, colours, sortable tables.
+ * Texts of candidates, models and users reach the page only through `h` and `visible`, as text nodes. */
 
 export const find = (selector, inside = document) => inside.querySelector(selector);
 export const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 export const steers = document.body.dataset.steers === "yes";
 
-/* Control characters, terminal escapes among them, and changes of the writing direction are shown, not obeyed. */
+/* Replace control characters (terminal escapes too) and changes of the writing direction by visible ones. */
 export const visible = (text) =>
   String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f\u202a-\u202e\u2066-\u2069]/g, (c) => {
     const code = c.charCodeAt(0);
     return code < 32 ? String.fromCharCode(0x2400 + code) : code === 127 ? "\u2421" : "\ufffd";
   });
 
-/* An element. Attributes with a function are listeners; strings among the children become text. */
+/* An element. Attributes with a function as value become listeners; strings among the children become text. */
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -74,7 +74,7 @@ export function toast(text, bad = false) {
 
 // --- looks -------------------------------------------------------------------------------------------------
 
-/* The look of the report's charts, with the colours of speed-ups and of several series. */
+/* The look of the report's charts, with colours for speed-ups and for several series. */
 export function look() {
   const style = getComputedStyle(document.documentElement);
   const speeds = [0, 1, 2, 3, 4].map((k) => KernelProCharts.colour(style, `speed-${k}`));
@@ -93,7 +93,7 @@ export const onLook = (redraw) => {
 };
 
 const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-/* Speed-ups from 0.5x to 8x on a logarithmic scale of five colours. */
+/* The colour of a speed-up: 0.5x to 8x on a logarithmic scale of five colours. */
 export function speedColour(ratio, colours) {
   const at = Math.max(0, Math.min(0.999, (Math.log2(ratio) + 1) / 4)) * (colours.length - 1);
   const [low, high] = [channels(colours[Math.floor(at)]), channels(colours[Math.floor(at) + 1])];
@@ -125,7 +125,7 @@ export function sparkline(values) {
 export const pill = (state, died) =>
   h("span", { class: `pill ${died ? "died" : state}` }, died ? "process died" : state);
 
-/* Buttons in the heads of a table: they sort it. `sorted(key, down)` is called with the choice. */
+/* Turn the heads of a table into buttons that call `sorted(key, down)`. */
 export function sortable(table, key, down, sorted) {
   const heads = all("th[data-sort]", table);
   const mark = () => heads.forEach((head) => head.setAttribute("aria-sort", head.dataset.sort !== key ? "none" : down ? "descending" : "ascending"));
@@ -154,14 +154,14 @@ export const setText = (element, text) => {
 };
 
 const shown = new WeakMap();
-/* Draw the children of an element if `key` says that they changed. */
+/* Replace the children of an element if `key` differs from the last call. */
 export function replaceIfChanged(element, key, children) {
   if (shown.get(element) === key) return;
   shown.set(element, key);
   element.replaceChildren(...children());
 }
 
-/* One tile for each [title, value, text below, share of a bar]; only those that changed are drawn again. */
+/* One tile for each [title, value, text below, share of a bar]. Only tiles that changed are redrawn. */
 export function showTiles(element, tiles) {
   while (element.children.length < tiles.length) element.append(h("div", { class: "tile" }));
   tiles.forEach(([title, value, below, bar], k) => replaceIfChanged(element.children[k], JSON.stringify([title, value, below, bar]), () => [

@@ -1,4 +1,4 @@
-/* Two or more runs side by side: the best speed-up of each, and what it took. */
+/* Several runs side by side: the best speed-up of each, its time and its cost. */
 import { all, count, duration, find, h, look, money, ms, onLook, pill, read, share, times, toast, words } from "./common.js";
 import { curves } from "./plain.js";
 

@@ -1,4 +1,4 @@
-/* Dialogs that collect a request and show why it was refused. */
+/* Dialogs that collect a request, send it, and show the reason if it is refused. */
 import { all, find, read, send, toast } from "./common.js";
 
 export class Dialogs {
@@ -54,7 +54,7 @@ export class Dialogs {
       find("#dialog-answer-title").textContent = key;
       find("#answer-question").textContent = question.text;
       find("#answer-question").scrollTop = 0;
-      find("#answer-checked").textContent = question.checked ? "the form is checked before it is accepted" : "the run checks the form";
+      find("#answer-checked").textContent = question.checked ? "the format is checked before the answer is accepted" : "the run checks the format";
       find("form", dialog).reset();
       this.show(dialog);
       find('[name="text"]', dialog).focus();
@@ -67,7 +67,7 @@ export class Dialogs {
     const dialog = find("#dialog-answer");
     try {
       await send(`${this.api}/question`, { key: this.key, text: find('[name="text"]', dialog).value, check: true });
-      this.say(dialog, "The form is right.", true);
+      this.say(dialog, "The format is valid.", true);
     } catch (error) {
       this.say(dialog, error.message);
     }
@@ -83,7 +83,7 @@ export class Dialogs {
       "dialog-confirm": () => this.act(),
       "dialog-answer": () => send(`${this.api}/question`, { key: this.key, text: fields.text }),
     };
-    const done = { "dialog-hint": "Later steps will see the hint", "dialog-budget": "The budget is raised before the next step", "dialog-paste": "Your kernel is the next step", "dialog-answer": "The answer is with the run", "dialog-confirm": "Requested" };
+    const done = { "dialog-hint": "Authors of later steps will read the hint", "dialog-budget": "The budget is raised before the next step", "dialog-paste": "Your kernel is the next step", "dialog-answer": "The answer was sent to the run", "dialog-confirm": "Requested" };
     const button = find("[data-send]", dialog);
     button.disabled = true;
     try {

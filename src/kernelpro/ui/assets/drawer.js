@@ -1,4 +1,4 @@
-/* One step, beside the tree: what it is, its source, its difference to its parent, what was asked and answered. */
+/* One step, beside the tree: its overview, findings, source, diff to its parent, and the conversation. */
 import { all, find, h, steers, toast } from "./common.js";
 
 export class StepDrawer {
@@ -9,7 +9,7 @@ export class StepDrawer {
     this.tabs = find("#tabs");
     this.number = null;
     this.tab = "Overview";
-    this.asked = 0; // requests so far: only the answer to the last one is shown
+    this.asked = 0; // number of requests so far: only the answer to the last one is shown
     this.markup = "";
     find("#drawer-close").addEventListener("click", () => this.close(true));
     addEventListener("keydown", (event) => {
@@ -66,13 +66,13 @@ export class StepDrawer {
       text = await response.text();
       if (!response.ok) throw new Error(response.status === 400 ? JSON.parse(text).error : response.statusText);
     } catch (error) {
-      if (asked === this.asked && !this.markup) this.say(error.message); // what is shown stays when the server is away
+      if (asked === this.asked && !this.markup) this.say(error.message); // keep what is shown if the server is down
       return;
     }
     if (asked !== this.asked || text === this.markup) return; // another step was opened, or nothing changed
     this.markup = text;
     const scroll = this.body.scrollTop;
-    // The server's templates escape every text of others; the policy of the page allows no script in markup.
+    // The server's templates escape all untrusted texts; the content security policy forbids inline scripts.
     this.body.innerHTML = text;
     const parts = all("[data-tab]", this.body);
     const names = parts.map((part) => part.dataset.tab);
@@ -116,7 +116,7 @@ export class StepDrawer {
     const buttons = [];
     if (!step.open) {
       buttons.push(pinned === number ? button("Release the pin", "pin", { step: 0 }) : button("Go on here", "pin", { step: number }, "Pin: search only below this step"));
-      buttons.push(closed.includes(number) ? button("Open the branch", "open", { step: number }) : button("Close the branch", "close", { step: number }, "Choose no further step below"));
+      buttons.push(closed.includes(number) ? button("Open the branch", "open", { step: number }) : button("Close the branch", "close", { step: number }, "Choose no further step below this one"));
       if (step.ms && !step.profiled) buttons.push(button("Profile", "profile", { step: number }, "Find out where its time goes"));
     }
     find("#step-actions").replaceChildren(...buttons);

@@ -1,4 +1,4 @@
-/* The parts of the run's page that are drawn from its status. */
+/* The parts of a run's page that are drawn from its status. */
 import { clock, count, duration, find, h, money, ms, replaceIfChanged, setText, share, showTiles, steers, times, words } from "./common.js";
 import { HOLLOW } from "./tree.js";
 
@@ -11,7 +11,7 @@ export function showState(status, process, steer) {
   pill.className = `pill ${status.died && shown !== "starting" ? "died" : shown}`;
   const runs = status.state === "running";
   for (const kind of ["stop", "finish"]) find(`[data-do="${kind}"]`).hidden = !runs;
-  find('[data-do="resume"]').hidden = status.state !== "finished" || process.starting; // else it is in the banner
+  find('[data-do="resume"]').hidden = status.state !== "finished" || process.starting; // in other states, the banner has this button
   const stopping = status.steering.pending.some((event) => event.event === "stop" && !event.finish);
   find('[data-do="stop"]').disabled = runs && stopping;
 
@@ -23,23 +23,23 @@ export function showState(status, process, steer) {
   const resume = () => (steers ? [h("button", { class: "primary", click: () => steer("resume") }, "Resume")] : []);
   banner.hidden = false;
   if (process.error && !(status.state === "failed" && process.error.includes(status.reason))) say("bad", `The run could not be resumed: ${process.error}`, ...resume());
-  else if (process.starting && !runs) say("info", "A process is being started …");
-  else if (status.died) say("bad", `The process that worked on this run died at ${clock(status.last_event)}: it was killed, or the machine went down. Everything until then is saved. The page goes on by itself when the run is resumed.`, ...resume());
-  else if (status.state === "waiting") say("info", `The run waits: ${status.reason}.`, ...resume());
+  else if (process.starting && !runs) say("info", "A process is starting …");
+  else if (status.died) say("bad", `The process that worked on this run died at ${clock(status.last_event)}: it was killed, or the machine went down. Everything until then is saved. This page continues by itself when the run is resumed.`, ...resume());
+  else if (status.state === "waiting") say("info", `The run is waiting: ${status.reason}.`, ...resume());
   else if (status.state === "failed") say("bad", `The run failed: ${status.reason}`, ...resume());
-  else if (status.state === "stopped") say("info", `${status.reason ? `The run was stopped: ${status.reason}.` : "No process works on this run."} It can be resumed.`, ...resume());
+  else if (status.state === "stopped") say("info", `${status.reason ? `The run was stopped: ${status.reason}.` : "No process is working on this run."} It can be resumed.`, ...resume());
   else if (status.state === "finished") say("good", `The run is finished: ${status.reason}.${status.notes.length ? ` ${status.notes.join(". ")}.` : ""}`);
   else if (stopping) say("info", "The run is being stopped …");
-  else if (status.steering.finish || status.steering.pending.some((event) => event.finish)) say("info", "The search ends: open steps are finished, then the finalists are judged.");
+  else if (status.steering.finish || status.steering.pending.some((event) => event.finish)) say("info", "The search is ending: open steps are completed, then the finalists are judged.");
   else banner.hidden = true;
 }
 
-/* The run was deleted, or its store is damaged: what was read so far stays. */
+/* The run was deleted, or its store is damaged. The page keeps what it has read so far. */
 export function showGone(reason) {
   const [banner, pill] = [find("#banner"), find("#state")];
   banner.className = "banner bad";
   banner.hidden = false;
-  banner.replaceChildren(h("p", {}, `This page shows no more news: ${reason}.`), h("a", { class: "button", href: "/" }, "All runs"));
+  banner.replaceChildren(h("p", {}, `This page is no longer updated: ${reason}.`), h("a", { class: "button", href: "/" }, "All runs"));
   pill.textContent = "gone";
   pill.className = "pill died";
 }
@@ -65,7 +65,7 @@ export function showSummary(element, status, steps) {
   ]);
 }
 
-// --- what goes on --------------------------------------------------------------------------------------------
+// --- current activity ----------------------------------------------------------------------------------------
 
 export function showActivity(element, status, offset) {
   const rows = status.activity;
@@ -76,7 +76,7 @@ export function showActivity(element, status, offset) {
           const name = number ? h("a", { href: `#step-${number[1]}` }, row.job) : h("b", {}, row.job);
           return h("li", {}, h("i", { class: "dot" }), name, h("span", { class: "stage" }, row.stage), h("time", { "data-since": row.since }));
         })
-      : [h("li", { class: "soft" }, status.state === "running" ? "between two steps" : "no process works on this run")]);
+      : [h("li", { class: "soft" }, status.state === "running" ? "between two steps" : "no process is working on this run")]);
   setText(find("#now-count"), rows.length ? `${rows.length} job${rows.length > 1 ? "s" : ""}` : "");
   showElapsed(offset);
 }
@@ -127,7 +127,7 @@ export function appendLog(element, lines, most) {
     element.dataset.last = line.id;
   }
   while (element.children.length > most) element.firstElementChild.remove();
-  if ((atEnd || !seen) && !scrolling) { // a hidden tab has no frames: only one may wait
+  if ((atEnd || !seen) && !scrolling) { // a hidden tab has no frames: request only one
     scrolling = requestAnimationFrame(() => {
       scrolling = 0;
       element.scrollTop = element.scrollHeight;
@@ -141,7 +141,7 @@ export function showAccount(element, status) {
   const { account, best, floor_ms: floor } = status;
   replaceIfChanged(element, JSON.stringify([account, best?.n, best?.ms, floor]), () => {
     if (!account.length) {
-      const why = best ? `Step ${best.n} is not profiled yet. A step is profiled before it is improved; its page asks for a profile now.` : "No kernel passed yet.";
+      const why = best ? `Step ${best.n} is not profiled yet. Steps are profiled before they are improved; to profile it now, open the step.` : "No kernel has passed yet.";
       const bar = best && floor ? [h("p", { class: "small" }, `Floor ${ms(floor)} of ${ms(best.ms)}`), h("div", { class: "account-bar" }, h("span", { style: { width: `${Math.min(100, (100 * floor) / best.ms)}%`, background: "var(--part-0)" } }))] : [];
       return [...bar, h("p", { class: "soft small" }, why)];
     }
@@ -156,7 +156,7 @@ export function showAccount(element, status) {
 export function showCosts(element, status) {
   const roles = Object.entries(status.costs);
   replaceIfChanged(element, JSON.stringify(roles), () => {
-    if (!roles.length) return [h("p", { class: "soft small" }, "No model was asked: this author costs nothing.")];
+    if (!roles.length) return [h("p", { class: "soft small" }, "No model was used: this author costs nothing.")];
     const tokens = (cost) => cost.tokens_in + cost.tokens_out;
     const unit = [(cost) => cost.dollars, tokens, (cost) => cost.calls].find((each) => roles.some(([, cost]) => each(cost)));
     const most = Math.max(...roles.map(([, cost]) => unit(cost)));
@@ -183,7 +183,7 @@ export function showLegend(element, steps, status) {
   ].filter(Boolean));
 }
 
-/* A step as the report's charts read it. */
+/* A step in the format of the report's charts. */
 export function asReportStep(step, status) {
   return {
     number: step.n, parent: step.p || 0, state: step.s, ms: step.ms ? { value: step.ms } : null, hardest_baseline: step.base || null,

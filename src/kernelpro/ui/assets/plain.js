@@ -1,4 +1,4 @@
-/* Options of ECharts for curves and bars, in the look of the report's charts. */
+/* ECharts options for curves and bars, in the look of the report's charts. */
 const { text, axis } = KernelProCharts;
 const base = (look) => ({ ...KernelProCharts.base(look), tooltip: KernelProCharts.hint(look) });
 

@@ -1,4 +1,4 @@
-/* The page of a run: follows its stream, keeps its state, and hands changes to the views. */
+/* The page of a run: follows its stream, keeps its state, and passes changes to the views. */
 import { all, find, look, onLook, send, steers, toast } from "./common.js";
 import { TreeView } from "./tree.js";
 import { StepDrawer } from "./drawer.js";
@@ -9,7 +9,7 @@ import * as panels from "./panels.js";
 const { root, run, hints } = document.body.dataset;
 const api = `/api/runs/${encodeURIComponent(root)}/${encodeURIComponent(run)}`;
 const LOG_LINES = 300;
-const LARGE = 1500; // points of the chart: beyond, failures are thinned out
+const LARGE = 1500; // number of points in the chart beyond which failures are thinned out
 
 const state = { steps: new Map(), seconds: {}, status: null, process: {}, by: "step", offset: 0, ready: false };
 const request = (data) => send(`${api}/requests`, data);
@@ -27,7 +27,7 @@ const dialogs = new Dialogs({ api, request, state });
 async function steer(kind, data = {}) {
   try {
     await request({ kind, ...data });
-    toast({ pin: data.step ? `The search goes on at step ${data.step}` : "The pin is released", close: `The branch of step ${data.step} is closed`,
+    toast({ pin: data.step ? `The search continues at step ${data.step}` : "The pin is released", close: `The branch of step ${data.step} is closed`,
       open: `The branch of step ${data.step} is open again`, profile: `Step ${data.step} will be profiled`, withdraw_hint: "The hint is withdrawn",
       resume: "The run is being resumed" }[kind] || "Done");
   } catch (error) {
@@ -62,7 +62,7 @@ function setLink(text, kind) {
 
 let cursor = "";
 
-/* The browser reconnects by itself and sends the cursor; where it gives up, a new stream starts at the cursor. */
+/* The browser reconnects by itself and sends the cursor. If it gives up, a new stream starts at the cursor. */
 function follow() {
   const source = new EventSource(`${api}/stream?after=${cursor}`);
   source.addEventListener("open", () => setLink("live", "good"));
@@ -99,7 +99,7 @@ function receive(batch) {
   dirty.lines.push(...(batch.lines || []));
   if (dirty.lines.length > LOG_LINES) dirty.lines = dirty.lines.slice(-LOG_LINES);
   if (!drawing) drawing = requestAnimationFrame(draw);
-  if (document.hidden) draw(); // no frames are drawn in a hidden tab: nothing may pile up
+  if (document.hidden) draw(); // a hidden tab has no frames: draw now, so that nothing piles up
 }
 
 function draw() {
@@ -158,7 +158,7 @@ function drawChart() {
   const progress = points();
   if (!status || !progress.length || document.hidden) return;
   const key = JSON.stringify([progress.map((point) => [point.step, point.ms, point.dollars, state.by === "time" && point.seconds]), status.baselines, status.floor_ms, status.best?.n, state.by, place.clientWidth, place.clientHeight, look().ink]);
-  if (key === chartKey) return; // a step was saved again: nothing to draw
+  if (key === chartKey) return; // a step was saved again without changes to the chart
   chartKey = key;
   const start = performance.now();
   chart ||= echarts.init(place, null, { renderer: "canvas" });
@@ -207,7 +207,7 @@ function openTarget() {
 }
 function dress() {
   tree.look = look();
-  tree.resize(); // the pixels of the screen may have another size now
+  tree.resize(); // the device pixel ratio may have changed
   drawChart();
   list.paint();
 }

@@ -1,4 +1,4 @@
-/* The list of runs: filtered, sorted, read again every two seconds. */
+/* The list of runs: filtered, sorted, and refreshed every two seconds. */
 import { ago, all, compare, count, duration, find, h, pill, read, share, sortable, sparkline, times, words } from "./common.js";
 
 const table = find("#runs");
@@ -53,7 +53,7 @@ function show() {
   find("#none").hidden = view.rows.length > 0;
   table.hidden = !view.rows.length;
   const key = JSON.stringify(rows) + Math.floor(Date.now() / 60000);
-  if (key === shown) return; // nothing changed: whoever uses the keyboard keeps the focus
+  if (key === shown) return; // nothing changed: redrawing would lose the keyboard focus
   shown = key;
   const focus = document.activeElement?.closest?.("tr")?.querySelector("a")?.textContent;
   const kind = document.activeElement?.tagName;

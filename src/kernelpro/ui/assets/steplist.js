@@ -9,7 +9,7 @@ export class StepList {
     this.space = element.firstElementChild;
     this.rows = [];
     this.active = 0; // the number of a step
-    this.box = { top: 0, height: element.clientHeight }; // reading them while painting would lay out the page
+    this.box = { top: 0, height: element.clientHeight }; // cached: reading them in `paint` forces a layout
     element.addEventListener("scroll", () => {
       this.box.top = element.scrollTop;
       this.paint();
@@ -40,7 +40,7 @@ export class StepList {
     this.paint();
   }
 
-  /* The index of the active row; -1: there is none. */
+  /* The index of the active row; -1 if there is none. */
   place() {
     return this.rows.findIndex((step) => step.n === this.active);
   }

@@ -1,4 +1,4 @@
-/* One bench: fast_p, the distribution of speed-ups, failures by kind, and the run behind each row. */
+/* One bench: fast_p, the distribution of speed-ups, outcomes by kind, and a link to the run of each row. */
 import { compare, duration, find, h, look, money, ms, onLook, read, share, showTiles, sortable, speedColour, times, words } from "./common.js";
 import { bars, curves } from "./plain.js";
 

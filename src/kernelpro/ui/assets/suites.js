@@ -1,4 +1,4 @@
-/* The benches: what each reached. */
+/* The list of benches, with the result of each. */
 import { ago, find, h, read, share, times } from "./common.js";
 
 const geomean = (values) => (values.length ? Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length) : 0);

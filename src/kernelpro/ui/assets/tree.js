@@ -1,15 +1,15 @@
 /* The search tree on a canvas, for up to tens of thousands of steps.
  *
- * Layout: one row for each leaf, a parent in the middle of its first and last child; computed when the structure changed,
- * in one pass without recursion. The step in the middle of the view stays where it is. Only what is visible is painted;
- * far out, steps are dots without labels. Open steps pulse on a second canvas, so the tree itself is painted only when
- * something changed. */
+ * Layout: each leaf has a row, and a parent is in the middle between its first and last child. The layout is computed
+ * when the structure has changed, in one pass without recursion; the step in the middle of the view keeps its place.
+ * Only visible parts are painted. When zoomed out, steps are dots without labels. Open steps pulse on a second canvas,
+ * so that the tree itself is painted only when something has changed. */
 import { ms, speedColour, times, visible, words } from "./common.js";
 
 const LEVEL = 96;
 const ROW = 26;
 const FONT = "11.5px system-ui, sans-serif";
-/* States that are drawn hollow: nothing was judged. */
+/* States that are drawn as hollow circles, because nothing was judged. */
 export const HOLLOW = new Set(["duplicate", "lost race", "no idea", "out of ideas", "no answer", "unreachable", "internal error"]);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -21,11 +21,11 @@ export class TreeView {
     this.order = [];
     this.open = new Set();
     this.meta = { best: 0, pinned: 0, closed: new Set(), path: new Set() };
-    this.view = { x: 40, y: 0, zoom: 1, across: 1 }; // rows and levels have scales of their own: large trees are tall
+    this.view = { x: 40, y: 0, zoom: 1, across: 1 }; // rows and levels have separate scales, because large trees are tall
     this.selected = null;
     this.hovered = null;
     this.onlyPassed = false;
-    this.moved = false; // the user has moved the view: it does not follow any more
+    this.moved = false; // whether the user has moved the view, which then stops following
     this.stale = false;
     this.painting = 0;
     this.paints = 0;
@@ -61,7 +61,7 @@ export class TreeView {
     this.paint();
   }
 
-  /* Whether a step is in a closed branch: such steps are faded. */
+  /* Whether a step is in a closed branch. Such steps are drawn faded. */
   isClosed(n) {
     if (!this.meta.closed.size) return false;
     this.inClosed ||= new Map();
@@ -133,14 +133,14 @@ export class TreeView {
     return [this.view.x + node.level * LEVEL * this.view.across, this.view.y + node.row * ROW * this.view.zoom];
   }
 
-  /* The scales at which all levels and all rows are in view. */
+  /* The largest scales at which all levels and all rows are in view. */
   fitting(most) {
     const across = Math.min(most, (this.width - 190) / (LEVEL * Math.max(1, this.levels)));
     const down = Math.min(most, (this.height - 48) / (ROW * Math.max(1, this.rows - 1)));
     return [Math.max(0.002, across), Math.max(0.0005, down)];
   }
 
-  /* The whole tree if it can be read, else its best step at a scale that can. */
+  /* Show the whole tree if it is readable at that scale, else the best step at a readable scale. */
   follow() {
     const [across, down] = this.fitting(1);
     if ((across >= 0.45 && down >= 0.5) || this.rows < 2) return this.fit();
@@ -350,8 +350,8 @@ export class TreeView {
     const plain = new Path2D();
     const strong = new Path2D();
     const far = high < 6 && this.order.length > 1500;
-    const brackets = []; // far out, one vertical line for all children of a node
-    const dots = new Set(); // far out, steps of one pixel are painted once
+    const brackets = []; // when zoomed out, one vertical line for all children of a node
+    const dots = new Set(); // when zoomed out, steps on the same pixel are painted once
     for (const node of this.order) {
       const x = view.x + node.level * wide;
       const y = view.y + node.row * high;
@@ -392,10 +392,10 @@ export class TreeView {
     this.drawOver();
   }
 
-  /* The best step and its path come first, then leaves; a label that would cover another one is left out. */
+  /* Labels of the best step and its path come first, then of leaves. Overlapping labels are omitted. */
   paintLabels(pen, visibleNodes) {
     const { look, view, meta } = this;
-    const taken = new Map(); // boxes by the bands of 16 pixels that they touch
+    const taken = new Map(); // occupied boxes, by the bands of 16 pixels that they touch
     const rank = ({ n, children }) => (n === meta.best || n === this.selected ? 0 : meta.path.has(n) || !n || this.open.has(n) ? 1 : children.length ? 3 : 2);
     const small = Math.min(1, Math.max(0.35, view.zoom * 1.25));
     pen.font = FONT;
@@ -524,7 +524,7 @@ export class TreeView {
     }
   }
 
-  /* While steps are open and the tab is in front, the second canvas is painted about ten times a second. */
+  /* While steps are open and the tab is visible, paint the second canvas about ten times a second. */
   pulse() {
     if (this.pulsing || still.matches || !this.open.size) return;
     this.pulsing = true;
