@@ -205,7 +205,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_text_says_class_time_directives_and_evidence(spoken: str) -> None:
-    assert spoken.startswith("The call is bound by launch ")
+    assert spoken.startswith("The call is launch-bound ")
     assert "floor" in spoken and "Evidence: " in spoken and "Expected: up to " in spoken
     assert "## Time of a call" in spoken
 

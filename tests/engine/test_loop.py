@@ -197,7 +197,7 @@ def test_an_improvement_is_asked_for_with_the_diagnosis_of_its_parent(
     seed, improve = author.asked
     assert seed.action == "seed" and seed.parent is None and seed.baselines and seed.hardware.name
     assert improve.action == "improve" and improve.parent and improve.parent.number == 1
-    assert "The task is bound by" in improve.guidance and "Time of a call" in improve.evidence
+    assert "The task is " in improve.guidance and "Time of a call" in improve.evidence
     assert store.steps()[0].diagnosis is not None
 
 

@@ -18,7 +18,7 @@ _MAX_NAMES = 6
 _MAX_EVIDENCE = 3
 _MAX_ADVICE = 2
 _SUBJECT = {Bound.LAUNCH: "call", Bound.LATENCY: "call"}
-"""What the first sentence calls bound: the task, except in these classes."""
+"""The subject of the first sentence: the task, except in these classes."""
 _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 """Units with large values, and how they are written after a prefix."""
 
@@ -26,7 +26,7 @@ _SCALED_UNITS = {"B": "B", "bytes": "B", "FLOP": "FLOP"}
 def write(diagnosis: Diagnosis, max_directives: int = MAX_DIRECTIVES) -> str:
     """Deterministic text: the class, the directives, best first, and a line for each symptom."""
     lines = [
-        f"The {_SUBJECT.get(diagnosis.bound, 'task')} is bound by {diagnosis.bound} "
+        f"The {_SUBJECT.get(diagnosis.bound, 'task')} is {diagnosis.bound.phrase} "
         f"(confidence {diagnosis.confidence}): {diagnosis.why}.",
         _distance_to_floor(diagnosis),
         *account_lines(diagnosis.account),

@@ -31,6 +31,11 @@ class Bound(enum.StrEnum):
     MIXED = "mixed"
     """Arithmetic and memory alike."""
 
+    @property
+    def phrase(self) -> str:
+        """In a sentence: `memory-bound`."""
+        return "bound by compute and memory alike" if self is Bound.MIXED else f"{self}-bound"
+
 
 class Severity(enum.StrEnum):
     """The expected gain of a finding's remedy, in three steps."""

@@ -143,7 +143,7 @@ def _next(winner: WinnerSummary) -> str:
     if not diagnosis.findings:
         return "\n".join(_text(line) for line in diagnosis.guidance)
     why = _text(diagnosis.why)
-    lines = [f"The task is bound by {diagnosis.bound} (confidence {diagnosis.confidence}): {why}.", ""]
+    lines = [f"The task is {diagnosis.bound_phrase} (confidence {diagnosis.confidence}): {why}.", ""]
     for row in diagnosis.account:
         where = f" ({_text(', '.join(row.lines))})" if row.lines else ""
         lines.append(f"- {row.share:.0%} {_text(row.title)}{where}")

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelpro.records import Cost, Energy, Interval, Limits, Point, Record, ShapeTimes, Skipped, UnseenShape
+from kernelpro.records import (
+    Bound,
+    Cost,
+    Energy,
+    Interval,
+    Limits,
+    Point,
+    Record,
+    ShapeTimes,
+    Skipped,
+    UnseenShape,
+)
 from kernelpro.records.jobs import Tuning
 
 SCHEMA = 1
@@ -286,6 +297,11 @@ class DiagnosisSummary(Record):
     """Lines of the diagnosis as `kernelpro profile` prints it."""
     skipped: tuple[Skipped, ...]
     """What was not examined, and why."""
+
+    @property
+    def bound_phrase(self) -> str:
+        """`bound` in a sentence: `memory-bound`."""
+        return Bound(self.bound).phrase
 
 
 @dataclass(frozen=True)
