@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -173,6 +174,13 @@ class Options(Record):
         for name in self.disabled_tripwires:
             if name != "all" and name not in TRIPWIRES:
                 raise BadInput(f"unknown tripwire {name!r}: choose from all, {', '.join(TRIPWIRES)}")
+        for option, limit in (
+            ("--timeout", self.call_timeout),
+            ("--build-timeout", self.build_timeout),
+            ("--memory", self.memory_gib),
+        ):
+            if not 0 <= limit < math.inf:
+                raise BadInput(f"{option} {limit}: give a finite number")
 
     def for_preparation(self) -> Self:
         """These options, with those that are marked `PER_CANDIDATE` at their defaults."""

@@ -4,9 +4,9 @@
     the candidate once that one has passed.
  2. A call for each fill of the margins. Its output is checked against the oracle; then the parent looks at
     the margins of the inputs, and the child at those of parameters, outputs and scratch buffers.
- 3. An overwritten margin, or an output that is wrong only here, makes the candidate `wrong`.
-
- 4. A call with a batch size that the task does not name (unseen_shape.py), which convicts nobody.
+ 3. Some more calls, after which the parent and the child look at the margins again.
+ 4. An overwritten margin or parameter, or an output that is wrong only here, makes the candidate `wrong`.
+ 5. A call with a batch size that the task does not name (unseen_shape.py), which convicts nobody.
 
 A candidate that fails here in another way (an allocator that it requires is missing, too little memory) is
 not convicted: the verdict gets a note. The timed process has no guards, so guards cost no candidate time.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -40,6 +41,8 @@ _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _MAX_KEPT_BYTES = 1 << 30
 """Memory for inputs on a GPU that stays allocated for the next candidate."""
+_MORE_CALLS, _MORE_SECONDS = 6, 0.3
+"""Nine guarded calls, fewer where they take long: generated kernels keep two to eight buffers."""
 _NOT_CHECKED = "could not be checked for writes out of bounds"
 _UNGUARDED = {
     "cpu": "writes out of bounds were looked for around inputs only: there is no C++ compiler",
@@ -125,7 +128,7 @@ class GuardedCalls:
         margins.fill(region.raw, input_fill)
         with participant.may_compile(self._bench.options.build_timeout):
             result = participant.call(call.inputs, call.spec, seconds)
-        _require_intact(margins.damages(region.raw, input_fill) + _reported_damages(participant, seconds))
+        _require_intact(margins.damages(region.raw, input_fill) + _reported_damages(self._bench, participant))
         call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
@@ -150,7 +153,7 @@ class GuardedCalls:
             with participant.may_compile(bench.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, bench.output_spec, seconds)
             # what was overwritten explains a wrong output
-            _require_intact(margins.damages(raw, input_fill) + _reported_damages(participant, seconds))
+            _require_intact(margins.damages(raw, input_fill) + _reported_damages(bench, participant))
             try:
                 check(result.outputs, seed, distribution)
             except CandidateRejected as error:
@@ -159,6 +162,17 @@ class GuardedCalls:
                     f"its result depends on memory that it did not write, or outside its buffers (filled "
                     f"with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
+        self._call_again(participant)
+        _require_intact(margins.damages(raw, input_fill) + _reported_damages(bench, participant))
+
+    def _call_again(self, participant: Participant) -> None:
+        """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
+        around."""
+        seconds, begun = self._bench.options.call_timeout, time.monotonic()
+        for _ in range(_MORE_CALLS):
+            participant.prepare(seconds, warm=True)
+            if time.monotonic() - begun > _MORE_SECONDS:
+                return
 
     def close(self, close: Callable[[Participant], None]) -> None:
         """End the process with `close`."""
@@ -187,12 +201,26 @@ def sanitize(bench: Bench, candidate: Candidate, report: Callable[[str], None]) 
     return list(errors.values())
 
 
-def _reported_damages(participant: Participant, seconds: float) -> list[Damage]:
+def _reported_damages(bench: Bench, participant: Participant) -> list[Damage]:
+    """Damages that the child reports; raises CandidateRejected where it modified the reference's
+    parameters."""
     participant.process.thaw()
+    reply = participant.request({"op": "damages"}, bench.options.call_timeout)
+    modified = reply.get("modified")
     try:
-        return parse_damages(participant.request({"op": "damages"}, seconds).get("damages"))
+        damages = parse_damages(reply.get("damages"))
+        if not isinstance(modified, list) or not all(isinstance(name, str) for name in modified):
+            raise ValueError("not a list of names")
     except ValueError:
         raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
+    names = [name for name in modified if name in bench.reference.state()]
+    # a write out of bounds explains more
+    if names and not damages and (names := sorted({*names} - bench.oracle.modified_parameters())):
+        what = ", ".join(names)[:_MAX_REASON]
+        raise CandidateRejected(
+            Status.WRONG, f"modifies its parameter {what}, which the reference does not modify"
+        )
+    return damages
 
 
 def _require_intact(damages: list[Damage]) -> None:

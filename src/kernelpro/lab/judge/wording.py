@@ -16,7 +16,7 @@ from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.measure.statistics import median_interval
-from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, ODD_ROWS
+from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, ODD_ROWS, PADDED_ROWS
 from kernelpro.records import Measurement
 
 _NOTED_SHARE = 0.10
@@ -35,11 +35,15 @@ def reason(decision: Decision, facts: Facts) -> str:
 
 def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:
     """How an output is wrong: its errors, the worst element and the first wrong one."""
+    index, limit, errors = limit.deciding(errors)
     overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
     largest = f"largest {errors.element:.2e} (limit {limit.element:.2e})"
-    first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
-    where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
-    return f"{overall}, {largest}; {where}"
+    first = next(
+        filter(None, (first_wrong(outputs, truth, bound, index) for bound in (limit.element, limit.norm))), ""
+    )
+    located = measure_errors(outputs, truth, locate=True)
+    worst = located.outputs[index].where if located.outputs else located.where
+    return f"{overall}, {largest}; {'; '.join(filter(None, (worst, first)))}"
 
 
 def standing_notes(
@@ -87,7 +91,7 @@ def notes(
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
-        if name in (ODD_ROWS, INFINITIES):  # many tasks are not defined there
+        if name in (ODD_ROWS, PADDED_ROWS, INFINITIES):  # many tasks are not defined there
             continue
         yield f"inputs {name} not used: {why}"
 

@@ -224,6 +224,12 @@ class Oracle:
         self._models.pop(None if self.exact else torch.float64, None)
         self._host_model = None
 
+    def modified_parameters(self) -> set[str]:
+        """Names of parameters that the reference itself modifies in its calls."""
+        dtype, model = next(iter(self._models.items()))
+        before = dict(self.reference.model(dtype).named_parameters())
+        return {name for name, now in model.named_parameters() if not same_bits(now, before[name])}
+
     @property
     def sample_share(self) -> float:
         """The share of the batch that `sample` has."""

@@ -2,7 +2,8 @@
 
     start       and the guards' library as tail (CPU)   -> whether buffers of the child have guards
     prepare     and the byte of margins (`fill`)        -> ok
-    damages     nothing                                 -> which margins were overwritten
+    damages     nothing                                 -> which margins were overwritten, which parameters
+                                                           have other values than before the first call
 
 Its answers serve to find mistakes, not fraud: a candidate could forge them, and would only hide a defect of
 its own. What it computes is checked like everything else.
@@ -20,6 +21,7 @@ from kernelpro.lab.sandbox.child import Reply, Request
 from kernelpro.lab.sandbox.cpu_guards import CpuGuards
 from kernelpro.lab.sandbox.cuda_guards import CudaGuards
 from kernelpro.lab.sandbox.guards import most_telling
+from kernelpro.lab.tasks import parameters
 
 
 class GuardedServer(CandidateServer):
@@ -28,6 +30,8 @@ class GuardedServer(CandidateServer):
     def __init__(self, shared_fds: list[int]):
         super().__init__(shared_fds)
         self._guards: CpuGuards | CudaGuards | None = None
+        self._parameters: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {}
+        """The memory of each parameter before the first call, and the checksum of its values."""
 
     def start(self, request: Request, tail: bytes) -> Reply:
         """Replace torch's allocator, then as a candidate's child does."""
@@ -38,6 +42,16 @@ class GuardedServer(CandidateServer):
         super().start(request, b"")
         return {"guarded": self._guards is not None}, b""
 
+    def set_state(self, request: Request, tail: bytes) -> Reply:
+        """As a candidate's child does; then remember the parameters' values."""
+        reply = super().set_state(request, tail)
+        if isinstance(self._model, torch.nn.Module):
+            self._parameters = {
+                name: (tensor.detach(), parameters.checksum(tensor))
+                for name, tensor in self._model.named_parameters()
+            }
+        return reply
+
     def prepare(self, request: Request, tail: bytes) -> Reply:
         """As a candidate's child does; then fill the margins."""
         reply = super().prepare(request, tail)
@@ -46,10 +60,15 @@ class GuardedServer(CandidateServer):
         return reply
 
     def damages(self, request: Request, tail: bytes) -> Reply:
-        """The margins that were overwritten since the last `prepare`."""
+        """The margins that were overwritten since the last `prepare`, and the parameters that were modified.
+
+        A parameter that the model replaced is not modified: its memory may be shared with other modules.
+        """
         self._device.synchronize()
         damages = self._guards.damages(self._buffer_names()) if self._guards else []
-        return {"damages": [damage.to_json() for damage in most_telling(damages)]}, b""
+        known = self._parameters.items()
+        modified = [name for name, (values, before) in known if parameters.checksum(values) != before]
+        return {"damages": [damage.to_json() for damage in most_telling(damages)], "modified": modified}, b""
 
     def _buffer_names(self) -> dict[int, str]:
         """Names of the buffers that this process knows, by address."""
