@@ -127,7 +127,8 @@ def _check_file(task: Task, path: str | Path) -> Task:
     try:
         tree = ast.parse(task.source)
     except SyntaxError as error:
-        raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
+        line = f" in line {error.lineno}" if error.lineno else ""  # none for a byte 0
+        raise BadInput(f"task {task.name}: syntax error{line}: {error.msg}") from None
     names = {getattr(node, "name", None) or getattr(node, "id", None) for node in ast.walk(tree)}
     names |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
     if not {task.entry, "*"} & names:

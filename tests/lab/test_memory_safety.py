@@ -177,7 +177,9 @@ def test_a_result_that_depends_on_memory_never_written_is_wrong(cpu: GuardedJudg
     adds = honest.replace("out[i] = scratch[i]", "out[i] = 0 * out[i] + scratch[i]")
     assert "depends on memory that it did not write" in cpu.check(adds)
     keeps = "static float* s = (float*)malloc(4000); out[0] += 0 * s[9];\n    return 0;"
-    source = honest.replace('extern "C" int', '#include <cstdlib>\nextern "C" int').replace("return 0;", keeps)
+    source = honest.replace('extern "C" int', '#include <cstdlib>\nextern "C" int').replace(
+        "return 0;", keeps
+    )
     assert "depends on memory that it did not write" in cpu.check(source)
 
 

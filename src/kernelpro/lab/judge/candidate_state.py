@@ -22,5 +22,7 @@ class CandidateState:
     """Parameters whose values were replaced by the reference's."""
     keep_own_values: bool = False
     """Parameters keep the values of its constructor."""
+    restrided: tuple[int, ...] = ()
+    """Outputs with other strides than the reference's."""
     compile_seconds: float = 0.0
     """Seconds that compilers ran while it was loaded and first called."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from kernelpro.lab.judge import own_work
+from kernelpro.lab.judge.candidate_state import CandidateState
 from kernelpro.lab.judge.decision import Decision, Facts
 from kernelpro.lab.judge.tolerance import Limit, Tolerance
 from kernelpro.lab.measure import environment
@@ -46,18 +47,27 @@ def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limi
     return f"{overall}, {largest}; {'; '.join(filter(None, (worst, first)))}"
 
 
-def standing_notes(
-    bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
-) -> Iterator[str]:
-    """Notes that hold whatever the verdict.
+def fixed_input_notes(numbers: list[int]) -> list[str]:
+    """A note on inputs that have the same values in every call."""
+    if not numbers:
+        return []
+    which = ", ".join(map(str, numbers))
+    plural = "s" if len(numbers) > 1 else ""
+    return [f"input{plural} {which}: the same values in every call, on which a kernel may rely"]
 
-    `parameters`: how the candidate's were set; `compile_seconds`: how long it compiled after its build.
-    """
+
+def standing_notes(bench: Bench, notes: list[str], state: CandidateState) -> Iterator[str]:
+    """Notes that hold whatever the verdict."""
     yield from notes
-    if compile_seconds >= _NOTED_COMPILE_SECONDS:
+    for index in state.restrided:
+        yield (
+            f"output {index} has other strides than the reference's: a drop-in module copies it, "
+            "which no time here includes"
+        )
+    if state.compile_seconds >= _NOTED_COMPILE_SECONDS:
         stage = "after the build, while it was loaded or first called"
-        yield f"compilers ran for {compile_seconds:.0f} s {stage}"
-    if parameters == "by seed":
+        yield f"compilers ran for {state.compile_seconds:.0f} s {stage}"
+    if state.parameters == "by seed":
         yield "parameters were built from the reference's seed: names, shapes or values differ"
     if given_up := bench.plan.given_up:
         yield given_up

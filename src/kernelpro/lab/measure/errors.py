@@ -72,9 +72,9 @@ def measure_errors(
     )
 
 
-def first_wrong(outputs: Expected, truth: Expected, limit: float, index: int = 0) -> str:
-    """The first element in memory order of an output whose error is above the limit, in words; empty where
-    there is none."""
+def first_wrong(outputs: Expected, truth: Expected, limit: float, index: int) -> str:
+    """The first element in memory order of output `index` whose error is above the limit, in words; empty
+    where there is none."""
     return next(itertools.islice(_comparisons(outputs, truth), index, None)).first_above(limit)
 
 

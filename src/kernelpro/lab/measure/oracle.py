@@ -145,6 +145,8 @@ class Oracle:
         self._exact_bytes = 0
         self._scales: dict[tuple[int, str], dict[int, Scale]] = {}
         self._structure = "tensor"
+        self.strides: tuple[tuple[int, ...], ...] = ()
+        """Of the outputs of the last call."""
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -360,6 +362,7 @@ class Oracle:
         self._structure = describe_structure(result)
         outputs: Outputs = []
         tree.flatten(result, outputs)
+        self.strides = tuple(tuple(output.stride()) for output in outputs)
         kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
         if dtype is None and copy:
             self._modifies_inputs = not all(map(same_bits, cast, leaves))
@@ -422,7 +425,8 @@ class Oracle:
         if not outputs:
             raise BadInput(f"task {name}: the reference returns no tensor")
         self._output_count = len(outputs)
-        return OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), self._structure)
+        tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
+        return OutputSpec(tensors, self._structure, self.strides)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
