@@ -183,6 +183,23 @@ def test_a_result_that_depends_on_memory_never_written_is_wrong(cpu: GuardedJudg
     assert "depends on memory that it did not write" in cpu.check(source)
 
 
+def test_a_result_that_depends_on_freed_memory_is_wrong(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    after = "float* volatile s = (float*)malloc(4000); s[9] = 1; free((void*)s); out[0] += 0 * s[9];\n    return 0;"
+    source = honest.replace('extern "C" int', '#include <cstdlib>\nextern "C" int').replace(
+        "return 0;", after
+    )
+    assert "depends on memory that it did not write" in cpu.check(source)
+
+
+def test_settings_for_all_code_of_the_process_are_noted(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    changes = "torch.set_num_threads(torch.get_num_threads() + 1)\ntorch.set_float32_matmul_precision('high')\n"
+    assert cpu.check(f"import torch\n{changes}{honest}") == (
+        "changes the precision of matrix products, the number of threads for all code of its process"
+    )
+
+
 def test_a_result_that_depends_on_memory_out_of_bounds_is_wrong(cpu: GuardedJudge) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
     maximum = "out[0] = y[64 * 250] > out[0] && y[64 * 250] < 1e38 ? y[64 * 250] : out[0];\n    return 0;"

@@ -66,6 +66,8 @@ class GuardedCalls:
         self._participant: Participant | None = None
         self._is_clean = False
         """All guarded calls were right."""
+        self._settings = ""
+        """torch's settings that it changed, in words."""
         self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
         self._regions: list[Region] = []
         if bench.target == "cpu":  # a process gets its files when it starts
@@ -102,7 +104,9 @@ class GuardedCalls:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
             return f"{_NOT_CHECKED}: {error}"
-        return "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
+        unguarded = "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
+        changes = f"changes {self._settings} for all code of its process" if self._settings else ""
+        return "; ".join(filter(None, (unguarded, changes)))
 
     def try_unseen(self, call: UnseenCall | None) -> UnseenShape | None:
         """Call the candidate with another batch size, after `check`; None where that cannot be tried."""
@@ -128,7 +132,7 @@ class GuardedCalls:
         margins.fill(region.raw, input_fill)
         with participant.may_compile(self._bench.options.build_timeout):
             result = participant.call(call.inputs, call.spec, seconds)
-        _require_intact(margins.damages(region.raw, input_fill) + _reported_damages(self._bench, participant))
+        _require_intact(margins.damages(region.raw, input_fill) + self._reported_damages(participant))
         call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
@@ -153,7 +157,7 @@ class GuardedCalls:
             with participant.may_compile(bench.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, bench.output_spec, seconds)
             # what was overwritten explains a wrong output
-            _require_intact(margins.damages(raw, input_fill) + _reported_damages(bench, participant))
+            _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
             try:
                 check(result.outputs, seed, distribution)
             except CandidateRejected as error:
@@ -163,7 +167,7 @@ class GuardedCalls:
                     f"with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
         self._call_again(participant)
-        _require_intact(margins.damages(raw, input_fill) + _reported_damages(bench, participant))
+        _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
 
     def _call_again(self, participant: Participant) -> None:
         """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
@@ -173,6 +177,27 @@ class GuardedCalls:
             participant.prepare(seconds, warm=True)
             if time.monotonic() - begun > _MORE_SECONDS:
                 return
+
+    def _reported_damages(self, participant: Participant) -> list[Damage]:
+        """Damages that the child reports; raises CandidateRejected where it modified the reference's
+        parameters."""
+        bench = self._bench
+        participant.process.thaw()
+        reply = participant.request({"op": "damages"}, bench.options.call_timeout)
+        try:
+            damages = parse_damages(reply.get("damages"))
+            modified, settings = (_parse_names(reply.get(key)) for key in ("modified", "settings"))
+        except ValueError:
+            raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
+        self._settings = ", ".join(settings)[:_MAX_REASON]
+        names = [name for name in modified if name in bench.reference.state()]
+        # a write out of bounds explains more
+        if names and not damages and (names := sorted({*names} - bench.oracle.modified_parameters())):
+            what = ", ".join(names)[:_MAX_REASON]
+            raise CandidateRejected(
+                Status.WRONG, f"modifies its parameter {what}, which the reference does not modify"
+            )
+        return damages
 
     def close(self, close: Callable[[Participant], None]) -> None:
         """End the process with `close`."""
@@ -201,26 +226,10 @@ def sanitize(bench: Bench, candidate: Candidate, report: Callable[[str], None]) 
     return list(errors.values())
 
 
-def _reported_damages(bench: Bench, participant: Participant) -> list[Damage]:
-    """Damages that the child reports; raises CandidateRejected where it modified the reference's
-    parameters."""
-    participant.process.thaw()
-    reply = participant.request({"op": "damages"}, bench.options.call_timeout)
-    modified = reply.get("modified")
-    try:
-        damages = parse_damages(reply.get("damages"))
-        if not isinstance(modified, list) or not all(isinstance(name, str) for name in modified):
-            raise ValueError("not a list of names")
-    except ValueError:
-        raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
-    names = [name for name in modified if name in bench.reference.state()]
-    # a write out of bounds explains more
-    if names and not damages and (names := sorted({*names} - bench.oracle.modified_parameters())):
-        what = ", ".join(names)[:_MAX_REASON]
-        raise CandidateRejected(
-            Status.WRONG, f"modifies its parameter {what}, which the reference does not modify"
-        )
-    return damages
+def _parse_names(names: object) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("not a list of names")
+    return names
 
 
 def _require_intact(damages: list[Damage]) -> None:

@@ -3,7 +3,8 @@
     start       and the guards' library as tail (CPU)   -> whether buffers of the child have guards
     prepare     and the byte of margins (`fill`)        -> ok
     damages     nothing                                 -> which margins were overwritten, which parameters
-                                                           have other values than before the first call
+                                                           have other values than before the first call, which
+                                                           settings of torch than before loading
 
 Its answers serve to find mistakes, not fraud: a candidate could forge them, and would only hide a defect of
 its own. What it computes is checked like everything else.
@@ -32,6 +33,8 @@ class GuardedServer(CandidateServer):
         self._guards: CpuGuards | CudaGuards | None = None
         self._parameters: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {}
         """The memory of each parameter before the first call, and the checksum of its values."""
+        self._settings: dict[str, Any] = {}
+        """torch's settings before the candidate was loaded."""
 
     def start(self, request: Request, tail: bytes) -> Reply:
         """Replace torch's allocator, then as a candidate's child does."""
@@ -40,6 +43,7 @@ class GuardedServer(CandidateServer):
         if request["device"] == "cuda" and hasattr(torch._C, "_cuda_customAllocator"):
             self._guards = CudaGuards()
         super().start(request, b"")
+        self._settings = _settings()
         return {"guarded": self._guards is not None}, b""
 
     def set_state(self, request: Request, tail: bytes) -> Reply:
@@ -68,7 +72,9 @@ class GuardedServer(CandidateServer):
         damages = self._guards.damages(self._buffer_names()) if self._guards else []
         known = self._parameters.items()
         modified = [name for name, (values, before) in known if parameters.checksum(values) != before]
-        return {"damages": [damage.to_json() for damage in most_telling(damages)], "modified": modified}, b""
+        rows = [damage.to_json() for damage in most_telling(damages)]
+        settings = [name for name, value in _settings().items() if value != self._settings.get(name)]
+        return {"damages": rows, "modified": modified, "settings": settings}, b""
 
     def _buffer_names(self) -> dict[int, str]:
         """Names of the buffers that this process knows, by address."""
@@ -82,6 +88,19 @@ class GuardedServer(CandidateServer):
         leaves: list[torch.Tensor] = []
         tree.flatten(self._outputs, leaves)
         return names | {_address(leaf): f"output {index}" for index, leaf in enumerate(leaves)}
+
+
+def _settings() -> dict[str, Any]:
+    """Settings of torch that hold for all code of a process, by name."""
+    return {
+        "the default type": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "gradients": torch.is_grad_enabled(),
+        "autocast": [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")],
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the precision of matrix products": torch.get_float32_matmul_precision(),
+        "the number of threads": torch.get_num_threads(),
+    }
 
 
 def _address(tensor: Any) -> int:
