@@ -205,7 +205,8 @@ class Reference:
                     "return a list of the arguments of forward"
                 )
         else:
-            values = _shuffled(self._payload["inputs"][self._shape.example], self.device)
+            given = self._payload["inputs"][self._shape.example]
+            values = self._reporting_errors("reading its inputs", lambda: _shuffled(given, self.device))
         leaves: list[torch.Tensor] = []
         form = self._reporting_errors("get_inputs", lambda: tree.flatten(list(values), leaves))
         for index, leaf in enumerate(leaves):
