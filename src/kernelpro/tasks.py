@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from kernelpro.records import BadInput, Mode, Precision, Shape, Task
 from kernelpro.records.shapes import check_weight, make_shape, parse_shape
@@ -40,6 +40,12 @@ def load_task(
     as KernelBench runs it. `init_inputs` are the constructor arguments of `ModelNew`; by default those of the
     module, as far as its attributes and parameters show them.
     """
+    for name, value, choices in (
+        ("mode", mode, get_args(Mode)),
+        ("precision", precision, get_args(Precision)),
+    ):
+        if value is not None and value not in choices:
+            raise BadInput(f"{name} {value!r}: use {' or '.join(map(repr, choices))}")
     if isinstance(reference, Task):
         return reference
     init_inputs = None if init_inputs is None else list(init_inputs)

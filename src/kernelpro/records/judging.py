@@ -174,13 +174,13 @@ class Options(Record):
         for name in self.disabled_tripwires:
             if name != "all" and name not in TRIPWIRES:
                 raise BadInput(f"unknown tripwire {name!r}: choose from all, {', '.join(TRIPWIRES)}")
-        for option, limit in (
-            ("--timeout", self.call_timeout),
-            ("--build-timeout", self.build_timeout),
-            ("--memory", self.memory_gib),
+        for name, option in (
+            ("call_timeout", "--timeout"),
+            ("build_timeout", "--build-timeout"),
+            ("memory_gib", "--memory"),
         ):
-            if not 0 <= limit < math.inf:
-                raise BadInput(f"{option} {limit}: give a finite number")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"{name} ({option}) {getattr(self, name)}: give a finite number")
 
     def for_preparation(self) -> Self:
         """These options, with those that are marked `PER_CANDIDATE` at their defaults."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kernelpro.records.base import BadInput, Record
 from kernelpro.records.energy import Objective
@@ -125,6 +125,8 @@ class RunConfig(Record):
         _require_numbers(self, ("tune_points", "race", "finalists"), whole=True)
         _require_numbers(self, ("concurrency",), whole=True, least=1)
         _require_numbers(self, ("speed_tolerance",))
+        if self.objective not in get_args(Objective):
+            raise BadInput(f"objective {self.objective!r}: use {', '.join(get_args(Objective))}")
 
     @property
     def author_name(self) -> str:
