@@ -194,7 +194,9 @@ def test_a_result_that_depends_on_freed_memory_is_wrong(cpu: GuardedJudge) -> No
 
 def test_settings_for_all_code_of_the_process_are_noted(cpu: GuardedJudge) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
-    changes = "torch.set_num_threads(torch.get_num_threads() + 1)\ntorch.set_float32_matmul_precision('high')\n"
+    changes = (
+        "torch.set_num_threads(torch.get_num_threads() + 1)\ntorch.set_float32_matmul_precision('high')\n"
+    )
     assert cpu.check(f"import torch\n{changes}{honest}") == (
         "changes the precision of matrix products, the number of threads for all code of its process"
     )
