@@ -66,7 +66,10 @@ _ILL_CONDITIONED_ELEMENT = 0.01
 """The same for single elements, of inputs with odd rows: where a few of them are far off, which ones those
 are depends on the order of sums."""
 _ROUNDING = 2.0**-23
+_NOT_EXACT = "the oracle is not float64"
 _TINY = 2.0**-100
+_PIECE = 1 << 24
+"""Elements that are changed at once."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is skipped."""
 
@@ -133,6 +136,8 @@ class Tolerance:
     ) -> tuple[Limit | None, str]:
         if distribution == ODD_ROWS and (reason := self._without_odd_rows(oracle)):
             return None, reason
+        if distribution == PADDED_ROWS and not oracle.exact:
+            return None, _NOT_EXACT
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "no floating-point input"
@@ -179,7 +184,7 @@ class Tolerance:
     def _without_odd_rows(self, oracle: Oracle) -> str:
         """Why inputs with odd rows say nothing about this task; empty where they do."""
         if not oracle.exact:
-            return "the oracle is not float64"
+            return _NOT_EXACT
         # logits of millions: whose softmax is right depends on the order of sums
         return "it multiplies matrices" if self._products > 0 else ""
 
@@ -229,10 +234,9 @@ def _limit(allowed: Errors, lower: Errors | None, elements: list[int]) -> Limit:
     precisions."""
     outputs: tuple[Limit, ...] = ()
     if allowed.outputs:
-        lowers = lower.outputs if lower else [None] * len(elements)
-        outputs = tuple(
-            _limit(*errors, [count]) for *errors, count in zip(allowed.outputs, lowers, elements, strict=True)
-        )
+        lowers = lower.outputs if lower else (None,) * len(elements)
+        parts = zip(allowed.outputs, lowers, elements, strict=True)
+        outputs = tuple(_limit(own, below, [count]) for own, below, count in parts)
     if lower is None:
         return Limit(UNSEPARATED * allowed.norm, 2 * UNSEPARATED * allowed.element, False, outputs)
     separates = lower.norm >= (_SEPARABLE_MANY if min(elements) >= _MANY else _SEPARABLE) * allowed.norm
@@ -308,8 +312,11 @@ def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _almost_zero(leaf: torch.Tensor) -> torch.Tensor:
-    """The input with tiny values in place of zeros."""
+    """The input with tiny values in place of zeros. A few rows at a time: large tasks have little memory."""
     generator = torch.Generator(leaf.device).manual_seed(0)
-    wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32))
-    tiny = _TINY * torch.randn(leaf.shape, generator=generator, device=leaf.device)
-    return torch.where(wide == 0, tiny, wide)
+    wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32), copy=True)
+    flat = wide.view(-1) if wide.is_contiguous() else wide
+    for part in flat.split(_PIECE) if flat.dim() else ():
+        tiny = _TINY * torch.randn(part.shape, generator=generator, device=part.device, dtype=part.dtype)
+        part.copy_(torch.where(part == 0, tiny, part))
+    return wide
