@@ -316,7 +316,7 @@ def _almost_zero(leaf: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator(leaf.device).manual_seed(0)
     wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32), copy=True)
     flat = wide.view(-1) if wide.is_contiguous() else wide
-    for part in flat.split(_PIECE) if flat.dim() else ():
+    for part in torch.split(flat, _PIECE) if flat.dim() else ():
         tiny = _TINY * torch.randn(part.shape, generator=generator, device=part.device, dtype=part.dtype)
         part.copy_(torch.where(part == 0, tiny, part))
     return wide
