@@ -143,6 +143,26 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
             "target 'gpu': use 'cuda' or 'cpu'",
         ),  # type: ignore[arg-type]
         (
+            lambda: api.judge(Quantised(), None, [torch.randn(4, 64)]),  # type: ignore[arg-type]
+            "a candidate is a path or a Candidate, not a NoneType",
+        ),
+        (
+            lambda: api.load_task(Quantised(), [torch.randn(4, 64)], precision="fp8"),  # type: ignore[arg-type]
+            "precision 'fp8': use 'fp32' or 'tf32' or 'native'",
+        ),
+        (
+            lambda: api.optimize(Quantised(), [torch.randn(4, 64)], candidates=-1, author="playbook"),
+            "candidates -1: give a whole number from 0 on",
+        ),
+        (
+            lambda: api.optimize(Quantised(), [torch.randn(4, 64)], objective="cheap", author="playbook"),  # type: ignore[arg-type]
+            "objective 'cheap': use speed, energy-at-speed, edp",
+        ),
+        (
+            lambda: api.optimize(Quantised(), author=7),  # type: ignore[arg-type]
+            "an author and a model are given by name, not as a int",
+        ),
+        (
             lambda: api.judge(Quantised(), Candidate(KERNEL), [torch.randn(4, 64)], init_inputs=[Path()]),
             "a PosixPath cannot be an input or output",
         ),
@@ -168,6 +188,7 @@ class Tied(torch.nn.Module):
         ("if that is dropout, use `--mode eval`", 'if that is dropout, use mode="eval"'),
         ("set it with --price m=INPUT/OUTPUT (dollars", 'set it with prices={"m": "INPUT/OUTPUT"} (dollars'),
         ("or --model inbox:DIR to answer", 'or model="inbox:DIR" to answer'),
+        ("--runs-dir /tmp/x: this is a file", 'runs_dir="/tmp/x": this is a file'),
         ("pip install --no-deps x", "pip install --no-deps x"),
     ],
 )

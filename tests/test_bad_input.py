@@ -153,6 +153,8 @@ def test_a_bad_task_is_one_line_and_exit_code_2(
         ["--quick", "--full"],
         ["--sandbox", "bubble"],
         ["--mode", "test"],
+        ["--timeout", "inf"],
+        ["--memory", "nan"],
     ],
 )
 def test_misuse_is_one_line_and_exit_code_2(arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from kernelpro.records import BadInput, Mode, Precision, Shape, Task
 from kernelpro.records.shapes import check_weight, make_shape, parse_shape
@@ -40,6 +40,12 @@ def load_task(
     as KernelBench runs it. `init_inputs` are the constructor arguments of `ModelNew`; by default they are
     inferred from the module's attributes and parameters.
     """
+    for name, value, choices in (
+        ("mode", mode, get_args(Mode)),
+        ("precision", precision, get_args(Precision)),
+    ):
+        if value is not None and value not in choices:
+            raise BadInput(f"{name} {value!r}: use {' or '.join(map(repr, choices))}")
     if isinstance(reference, Task):
         return reference
     init_inputs = None if init_inputs is None else list(init_inputs)
@@ -127,7 +133,8 @@ def _check_file(task: Task, path: str | Path) -> Task:
     try:
         tree = ast.parse(task.source)
     except SyntaxError as error:
-        raise BadInput(f"task {task.name}: syntax error in line {error.lineno}: {error.msg}") from None
+        line = f" in line {error.lineno}" if error.lineno else ""  # none for a byte 0
+        raise BadInput(f"task {task.name}: syntax error{line}: {error.msg}") from None
     names = {getattr(node, "name", None) or getattr(node, "id", None) for node in ast.walk(tree)}
     names |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
     if not {task.entry, "*"} & names:

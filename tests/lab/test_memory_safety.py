@@ -135,6 +135,7 @@ assert torch.cuda.memory_allocated() == 0
         "float* s = (float*)aligned_alloc(64, 4000); s[1000] = 2; use(s); free(s);",
         "float* s = new float[1000]; s[1000] = 2; use(s); delete[] s;",
         "std::vector<float> s(1000); use(s.data()); s.data()[1000] = 2; use(s.data());",
+        "static float* s = (float*)malloc(4000); s[1000] = 2; use(s);",
         "static float* s = nullptr; if (!s) s = (float*)malloc(400); s = (float*)realloc(s, 4000); s[1000] = 2; use(s);",
     ],
 )
@@ -146,6 +147,19 @@ def test_a_store_behind_memory_of_its_own_is_found(cpu: GuardedJudge, scratch: s
     )
     assert cpu.check(source) == "writes out of bounds: 4 bytes after the end of a scratch buffer (4000 bytes)"
     assert cpu.check(source.replace("[1000] = 2", "[999] = 2")) == ""
+
+
+def test_a_store_in_a_later_call_is_found(cpu: GuardedJudge) -> None:
+    source = write_kernel("cpp", "output", "after", 1)
+    store = "for (long i = 0; i < count; ++i) bad"
+    late = source.replace(store, f"static int calls = 0;\n    if (++calls == 8) {store}")
+    assert cpu.check(late) == "writes out of bounds: 4 bytes after the end of a scratch buffer (64000 bytes)"
+
+
+def test_a_store_behind_one_of_many_buffers_is_found(cpu: GuardedJudge) -> None:
+    source = write_kernel("cpp", "output", "after", 1).replace("bad[start + i]", "bad[start + 8000 + i]")
+    many = source.replace("scratch = torch", "many = [torch.empty(8) for _ in range(99)]; scratch = torch")
+    assert "accesses memory out of bounds: 32000 bytes after the end of a buffer" in cpu.check(many)
 
 
 def test_a_store_far_away_is_reported_with_its_distance(cpu: GuardedJudge) -> None:
@@ -162,6 +176,30 @@ def test_a_result_that_depends_on_memory_never_written_is_wrong(cpu: GuardedJudg
     honest = write_kernel("cpp", "output", "after", 0)
     adds = honest.replace("out[i] = scratch[i]", "out[i] = 0 * out[i] + scratch[i]")
     assert "depends on memory that it did not write" in cpu.check(adds)
+    keeps = "static float* s = (float*)malloc(4000); out[0] += 0 * s[9];\n    return 0;"
+    source = honest.replace('extern "C" int', '#include <cstdlib>\nextern "C" int').replace(
+        "return 0;", keeps
+    )
+    assert "depends on memory that it did not write" in cpu.check(source)
+
+
+def test_a_result_that_depends_on_freed_memory_is_wrong(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    after = "float* volatile s = (float*)malloc(4000); s[9] = 1; free((void*)s); out[0] += 0 * s[9];\n    return 0;"
+    source = honest.replace('extern "C" int', '#include <cstdlib>\nextern "C" int').replace(
+        "return 0;", after
+    )
+    assert "depends on memory that it did not write" in cpu.check(source)
+
+
+def test_settings_for_all_code_of_the_process_are_noted(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    changes = (
+        "torch.set_num_threads(torch.get_num_threads() + 1)\ntorch.set_float32_matmul_precision('high')\n"
+    )
+    assert cpu.check(f"import torch\n{changes}{honest}") == (
+        "changes the precision of matrix products, the number of threads for all code of its process"
+    )
 
 
 def test_a_result_that_depends_on_memory_out_of_bounds_is_wrong(cpu: GuardedJudge) -> None:

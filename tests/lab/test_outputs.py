@@ -65,6 +65,7 @@ def test_a_structure_that_is_no_text_is_forged(claim: object) -> None:
             "returns {y: tensor, w: tensor}, should return {y: tensor, z: tensor}",
         ),
         ("(y, z)", "y", "returns 1 tensors, should return 2"),
+        ("y", "y[:1].expand(64, 64)", "output 0 is expanded: 256 bytes of memory for 16384 bytes"),
     ],
 )
 def test_outputs_in_another_structure_are_wrong(
@@ -80,6 +81,45 @@ def test_outputs_in_another_structure_are_wrong(
 def test_outputs_in_the_same_structure_pass(quick_judge: QuickJudge, returns: str) -> None:
     verdict = quick_judge.judge(task(returns), candidate(returns))
     assert verdict.status is Status.PASSED, verdict.reason
+
+
+def test_an_output_may_be_expanded_where_the_reference_expands_it(quick_judge: QuickJudge) -> None:
+    returns = "y[:1].expand(64, 64)"
+    verdict = quick_judge.judge(task(returns), candidate(returns))
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+def test_other_strides_are_noted(quick_judge: QuickJudge) -> None:
+    other, same = (quick_judge.judge(task(), candidate(y)) for y in ("y.t().contiguous().t()", "y"))
+    assert other.status is same.status is Status.PASSED, other.reason
+    assert ["output 0 has other strides" in " ".join(verdict.notes) for verdict in (other, same)] == [1, 0]
+
+
+def test_integers_that_never_change_are_noted(quick_judge: QuickJudge) -> None:
+    masked = (
+        "class Model(torch.nn.Module):\n    def forward(self, x, keep):\n        return x.cumsum(1) * keep\n"
+    )
+    inputs = "def get_inputs(): return [torch.randn(64, 64), torch.ones(64, 64, dtype=torch.bool)]\n"
+    source = f"import torch\n{masked}{inputs}"
+    ignores = source.replace("Model", "ModelNew").replace(" * keep", "")
+    verdict = quick_judge.judge(Task(source, "masked"), Candidate(ignores))
+    assert "input 1: the same values in every call, on which a kernel may rely" in verdict.notes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ("torch.randn(64, 64)", "get_inputs returned a Tensor; return a list of the arguments of forward"),
+        ("None", "get_inputs returned a NoneType; return a list of the arguments of forward"),
+        ("[torch.empty(64, 64, device='meta')]", "input 0 is not a dense tensor with data"),
+        ("[torch.eye(64).to_sparse()]", "input 0 is not a dense tensor with data"),
+    ],
+)
+def test_inputs_that_no_kernel_can_get_are_bad_input(worker: JobRunner, inputs: str, words: str) -> None:
+    broken = task(rest=f"def get_inputs(): return {inputs}")
+    options = Options(effort="quick", baselines=("eager_fp32",))
+    result = worker.run(Job("test", "judge", broken, candidate("y"), "cpu", options))
+    assert result.verdict is None and words in result.error
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_wrong_element_in_a_late_slice_is_located() -> None:
     output[0][33, 17, 0] += 1
     errors = measure_errors(output, oracle.expected(5), locate=True)
     assert "worst at [33, 17, 0]" in errors.where
-    assert first_wrong(output, oracle.expected(5), 1e-3).startswith("first wrong at [33, 17, 0]")
+    assert first_wrong(output, oracle.expected(5), 1e-3, 0).startswith("first wrong at [33, 17, 0]")
     output[0][39, 0, 0] = math.nan
     assert measure_errors(output, oracle.expected(5)).norm == math.inf
     vector = oracle_for("x[:, 0]")

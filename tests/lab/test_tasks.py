@@ -105,6 +105,18 @@ def test_odd_rows_have_an_offset_or_are_constant() -> None:
     assert torch.equal(odd[~constant & ~offset], x[~constant & ~offset])
 
 
+def test_padded_rows_are_zero_or_start_or_end_with_zeros() -> None:
+    x = torch.randn(4096, 64)
+    inputs = [transform([x], "padded rows", 9)[0] for _ in range(2)]
+    zero = inputs[0] == 0
+    assert torch.equal(*inputs) and torch.equal(inputs[0][~zero], x[~zero])
+    empty, head, tail = zero.all(1), zero[:, 0], zero[:, -1]
+    assert 0.2 < empty.double().mean() < 0.3
+    for padded in (head & ~empty, tail & ~empty):
+        assert 0.1 < padded.double().mean() < 0.15
+    assert bool((zero[:, 1:] == zero[:, :-1]).sum(1).ge(62).all()), "zeros lie together"
+
+
 def test_infinities_have_the_sign_of_what_was_there_unless_all_are_negative() -> None:
     x = torch.randn(64, 64)
     (both,), (negative,) = (transform([x], name, 9) for name in ("infinities", "negative infinities"))

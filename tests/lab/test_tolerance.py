@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -88,19 +89,19 @@ def test_the_first_wrong_element_is_named_beside_the_worst() -> None:
     output[2, 7] += 0.5
     output[30, 1] += 9.0
     assert (
-        first_wrong([output], [right], 1e-3)
+        first_wrong([output], [right], 1e-3, 0)
         == f"first wrong at [2, 7]: got {output[2, 7]:.7g}, should be {right[2, 7]:.7g}"
     )
     assert measure_errors([output], [right], locate=True).where.startswith("worst at [30, 1]: ")
-    assert first_wrong([output], [right], 100.0) == "" == first_wrong([right], [right], 0.0)
+    assert first_wrong([output], [right], 100.0, 0) == "" == first_wrong([right], [right], 0.0, 0)
     output[0, 0] = math.nan
-    assert first_wrong([right, output], [right, right], 1e-3).startswith(
+    assert first_wrong([right, output], [right, right], 1e-3, 1).startswith(
         "output 1 first wrong at [0, 0]: got nan"
     )
     inf = torch.full((4,), math.inf)
-    assert first_wrong([inf], [inf], 1e-3) == "", "what should not be finite, and is not, is right"
+    assert first_wrong([inf], [inf], 1e-3, 0) == "", "what should not be finite, and is not, is right"
     assert (
-        first_wrong([torch.tensor([1, 2, 4])], [torch.tensor([1, 2, 3])], 0.0)
+        first_wrong([torch.tensor([1, 2, 4])], [torch.tensor([1, 2, 3])], 0.0, 0)
         == "first wrong at [2]: got 4, should be 3"
     )
 
@@ -203,3 +204,33 @@ def test_any_value_is_right_where_a_task_is_undefined_on_infinities() -> None:
     assert measure_errors([finite], truth).norm == torch.inf
     assert measure_errors([finite], truth, with_infinities=True).norm == 0
     assert measure_errors([wrong], truth, with_infinities=True).norm == torch.inf
+
+
+def test_each_output_has_limits_of_its_own() -> None:
+    path = Path(__file__).parent.parent / "exploits" / "tasks" / "normalize.py"
+    oracle = Oracle(Reference(Task.from_file(path), "cpu", 5))
+    limit = Tolerance(oracle, "fp32", 7, ("as given",)).limits["as given"]
+    truth = oracle.truth(7)
+    exact, coarse, integers = limit.outputs
+    assert exact.norm < 1e-4 < 1e-2 < coarse.norm == limit.norm and integers.norm < 1e-3
+    outputs = [truth[0].to(torch.bfloat16).double(), *truth[1:]]
+    errors = measure_errors(outputs, truth)
+    assert limit.share_used(errors) > 100 and errors.norm < limit.norm
+    assert limit.deciding(errors) == (0, exact, errors.outputs[0])
+
+
+def test_padded_rows_ask_for_nothing_where_the_oracle_jumps() -> None:
+    sort = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.argsort(-1)
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+"""
+    tolerance = Tolerance(Oracle(Reference(Task(sort, "sort"), "cpu", 5)), "fp32", 7, ("padded rows",))
+    assert "own error" in tolerance.skipped["padded rows"]

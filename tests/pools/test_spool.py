@@ -271,6 +271,15 @@ def test_a_truncated_result_is_reported_and_its_job_is_open_again(spool: Spoolin
     )
 
 
+def test_a_folder_among_the_jobs_is_moved_out_of_the_way(spool: Spooling) -> None:
+    posted = spool.post(building(1))
+    folder = spool.path / "jobs" / "copied.json"
+    folder.mkdir()
+    spool.age(folder)
+    assert SpoolFolder(spool.path, spool.heard.append).open_jobs() == [posted]
+    assert "it is a folder" in spool.heard[0] and not folder.exists()
+
+
 def test_a_changed_result_is_no_result(spool: Spooling) -> None:
     posted = spool.post(building(1))
     spool.finish(posted, data=BuildData(reason="12"))

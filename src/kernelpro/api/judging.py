@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from kernelpro.records import Diagnosis, Profile
 
 T = TypeVar("T")
-_OPTION = re.compile(r"`?--(author|model|target|mode|price|role|disable-tripwire)(?: ([^\s;,)`]+))?`?")
+_OPTION = re.compile(
+    r"`?--(author|model|target|mode|price|role|pool|runs-dir|disable-tripwire)(?: ([^\s;,)`]+))?`?"
+)
 _NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
 
 
@@ -56,7 +58,8 @@ def _keyword(option: str, value: str) -> str:
         case "disable-tripwire", _:
             return f'options=Options(disabled_tripwires=("{value}",))'
         case _:
-            return f'{option}="{value}"' if value else option
+            name = option.replace("-", "_")
+            return f'{name}="{value}"' if value else name
 
 
 @contextmanager
@@ -95,8 +98,8 @@ def judge(
     check_target(target)
     if quick and full:
         raise BadInput("quick and full exclude each other: give one")
-    several = [candidates] if isinstance(candidates, (str, Path, Candidate)) else list(candidates)
-    loaded = [item if isinstance(item, Candidate) else Candidate.from_file(item) for item in several]
+    several = list(candidates) if isinstance(candidates, (list, tuple)) else [candidates]
+    loaded = [_load_candidate(item) for item in several]
     task = load_task(reference, inputs, init_inputs, mode, precision, weights)
     judge_options = add_baselines(options or Options(), baselines)
     if quick or full:
@@ -108,6 +111,14 @@ def judge(
             raise result.exception("verdict")
         verdicts.append(replace(result.verdict, reason=in_python(result.verdict.reason)))
     return verdicts
+
+
+def _load_candidate(candidate: Any) -> Candidate:
+    if isinstance(candidate, Candidate):
+        return candidate
+    if not isinstance(candidate, (str, Path)):
+        raise BadInput(f"a candidate is a path or a Candidate, not a {type(candidate).__name__}")
+    return Candidate.from_file(candidate)
 
 
 def check_target(target: str | None) -> None:
@@ -183,7 +194,7 @@ def profile(
     from kernelpro.pools.factory import create_pool
 
     check_target(target)
-    loaded = candidate if isinstance(candidate, Candidate) else Candidate.from_file(candidate)
+    loaded = _load_candidate(candidate)
     task = load_task(reference, inputs, init_inputs, mode, precision, weights)
     spec = profiling.ProfileSpec(task, loaded, target, options or Options())
     with create_pool(pool, spec.options.sandbox) as workers:

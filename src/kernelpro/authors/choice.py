@@ -45,6 +45,9 @@ def choose_author(
     else the playbook. `role_models` overrides the model of single roles. Raises BadInput if the options
     contradict each other."""
     roles = dict(role_models or {})
+    if not isinstance(author, str | None) or not isinstance(model, str):
+        wrong = author if isinstance(model, str) else model
+        raise BadInput(f"an author and a model are given by name, not as a {type(wrong).__name__}")
     if author:
         if author.partition(":")[0] not in ("playbook", "files"):
             raise BadInput(f"--author {author}: use playbook or files:DIR; choose an LLM with --model SPEC")

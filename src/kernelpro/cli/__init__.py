@@ -13,10 +13,19 @@ from __future__ import annotations
 import sys
 
 _LIBRARIES = ("typer", "rich", "jinja2")
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command in sys.argv. Without the libraries that it needs, only `kernelpro worker` runs."""
+    try:
+        _run_command()
+    except KeyboardInterrupt:  # while modules are imported; commands handle it themselves
+        print("kernelpro: stopped", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+
+
+def _run_command() -> None:
     try:
         from kernelpro.cli.commands import app
         from kernelpro.cli.errors import run_reporting_errors

@@ -78,6 +78,7 @@ def delete_runs(options: RunsOptions) -> int:
 def show_run(options: ShowOptions) -> int:
     """Print the search tree of a run, or everything about one step."""
     store = RunStore.open(runs_dir(options.runs_dir), options.run)
+    store.config()  # raises if the file holds no run
     if options.plot:
         _write_plot(store, Path(options.plot))
     stored = store.steps()

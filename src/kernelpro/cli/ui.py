@@ -24,9 +24,8 @@ def serve_page(options: UiOptions) -> int:
 
     folder = runs_dir(options.runs_dir)
     benches = Path(options.benches_dir) if options.benches_dir else folder.parent / "benches"
-    for name, path in (("--runs-dir", folder), ("--benches-dir", benches)):
-        if path.exists() and not path.is_dir():
-            raise BadInput(f"{name} {path}: this is a file, not a folder")
+    if benches.is_file():
+        raise BadInput(f"--benches-dir {benches}: this is a file, not a folder")
 
     def announce(address: str) -> None:
         found = "" if any(folder.glob("*/run.db")) else " (none yet; they appear when they start)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -32,6 +33,10 @@ _MIGRATIONS = (
 _BUSY_SECONDS = 10.0
 _LOCK_TRIES, _LOCK_PAUSE = 20, 0.01
 """Locking is retried, because `RunStore.state` of another process holds the lock for some microseconds."""
+
+
+class NoSpaceLeft(BadInput):
+    """The disk is full. A run that hits this is kept."""
 
 
 def open_database(path: Path, create: bool) -> sqlite3.Connection:
@@ -110,7 +115,7 @@ def readable_errors(path: Path) -> Iterator[None]:
         if "full" in str(error) or _is_disk_full(path):
             resume = f", then `kernelpro resume {path.name}`; saved steps are kept"
             hint = resume if (path / "run.db").exists() else ""
-            raise BadInput(f"no space left for {path}: free some space{hint}") from None
+            raise NoSpaceLeft(f"no space left for {path}: free some space{hint}") from None
         if "unable to open" in str(error) and not (path / "run.db").exists():
             raise BadInput(f"there is no run in {path}: it was deleted") from None
         if "readonly" in str(error) or "unable to open" in str(error):
@@ -121,4 +126,5 @@ def readable_errors(path: Path) -> Iterator[None]:
             f"{path / 'run.db'} is damaged ({error}): `sqlite3 run.db .recover` may save what is in it"
         ) from None
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror or error}") from None
+        kind = NoSpaceLeft if error.errno == errno.ENOSPC else BadInput
+        raise kind(f"{path}: {error.strerror or error}") from None

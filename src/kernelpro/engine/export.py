@@ -191,6 +191,7 @@ def module_file_name(name: str) -> str:
 
 
 def _select(store: RunStore, number: int | None) -> tuple[Step, Verdict]:
+    store.config()  # raises if the file holds no run
     outcome, steps = store.outcome(), {step.number: step for step in store.steps()}
     if number is None:
         if outcome is None:

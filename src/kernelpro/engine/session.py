@@ -17,6 +17,7 @@ from typing import Literal
 
 from kernelpro.authors.author import LANGUAGES
 from kernelpro.authors.by_name import create_author, with_absolute_paths
+from kernelpro.engine.database import NoSpaceLeft
 from kernelpro.engine.loop import Engine, ignore_event
 from kernelpro.engine.run_state import OnEvent
 from kernelpro.engine.steering import apply_budget, has_requests
@@ -129,13 +130,14 @@ def closing(
     """Write the report and close the run, however the block ends.
 
     `delete_if_unmeasured`: delete the run instead if the block raises BadInput before the task is measured.
-    In this case the task does not run or cannot be scored, and there is nothing to resume.
+    In this case the task does not run or cannot be scored, and there is nothing to resume. If the disk is
+    full, the run is kept.
     """
     delete = False
     try:
         yield
-    except BadInput:
-        delete = delete_if_unmeasured and _is_unmeasured(store)
+    except BadInput as error:
+        delete = delete_if_unmeasured and not isinstance(error, NoSpaceLeft) and _is_unmeasured(store)
         raise
     finally:
         if delete:

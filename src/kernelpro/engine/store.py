@@ -48,9 +48,13 @@ _STATE_AFTER: dict[type[RunEvent], RunState] = {
 
 
 def runs_dir(given: str | Path | None = None) -> Path:
-    """The folder of runs: the given one, else $KERNELPRO_RUNS_DIR, else the user's data directory."""
+    """The folder of runs: the given one, else $KERNELPRO_RUNS_DIR, else the user's data directory. Raises
+    BadInput if that is a file."""
     configured = given or os.environ.get("KERNELPRO_RUNS_DIR")
-    return Path(configured) if configured else folders.data("runs")
+    path = Path(configured) if configured else folders.data("runs")
+    if path.is_file():
+        raise BadInput(f"--runs-dir {path}: this is a file, not a folder")
+    return path
 
 
 class RunStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -191,6 +192,13 @@ class Options(Record):
         for name in self.disabled_tripwires:
             if name != "all" and name not in TRIPWIRES:
                 raise BadInput(f"unknown tripwire {name!r}: choose from all, {', '.join(TRIPWIRES)}")
+        for name, option in (
+            ("call_timeout", "--timeout"),
+            ("build_timeout", "--build-timeout"),
+            ("memory_gib", "--memory"),
+        ):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"{name} ({option}) {getattr(self, name)}: give a finite number")
 
     def for_preparation(self) -> Self:
         """These options with the default of each option that is marked `PER_CANDIDATE`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from kernelpro.records.base import Record
+from kernelpro.records.base import BadInput, Record
 from kernelpro.records.energy import Objective
 from kernelpro.records.interval import Interval
 from kernelpro.records.jobs import Tuning
@@ -36,6 +37,10 @@ class Limits(Record):
     """Time for which jobs hold the device, or the cores of the CPU target."""
     stop_at_floor: float = 0.95
     """Stop when floor / time of the best kernel reaches this value, because little is left to gain."""
+
+    def __post_init__(self) -> None:
+        _require_numbers(self, ("candidates", "tokens"), whole=True)
+        _require_numbers(self, ("dollars", "wall_seconds", "device_seconds", "stop_at_floor"))
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,27 @@ class RunConfig(Record):
     prices: dict[str, str] = field(default_factory=dict)
     """INPUT/OUTPUT in dollars per million tokens, by model name. They override the built-in price table."""
 
+    def __post_init__(self) -> None:
+        _require_numbers(self, ("tune_points", "race", "finalists"), whole=True)
+        _require_numbers(self, ("concurrency",), whole=True, least=1)
+        _require_numbers(self, ("speed_tolerance",))
+        if self.objective not in get_args(Objective):
+            raise BadInput(f"objective {self.objective!r}: use {', '.join(get_args(Objective))}")
+
     @property
     def author_name(self) -> str:
         """The author for display: the names of its models, or its own name if it has none."""
         return ", ".join(dict.fromkeys(self.models.values())) or self.author
+
+
+def _require_numbers(record: Record, names: tuple[str, ...], whole: bool = False, least: int = 0) -> None:
+    """Raise BadInput unless these fields are finite numbers from `least` on."""
+    for name in names:
+        value = getattr(record, name)
+        fits = isinstance(value, int) or (isinstance(value, float) and not whole)
+        if not fits or not least <= value < math.inf:
+            what = "a whole number" if whole else "a number"
+            raise BadInput(f"{name.removesuffix('_seconds')} {value!r}: give {what} from {least} on")
 
 
 class NoVerdict(enum.StrEnum):

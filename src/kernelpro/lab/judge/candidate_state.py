@@ -22,5 +22,7 @@ class CandidateState:
     """Parameters whose values were replaced by the reference's."""
     keep_own_values: bool = False
     """Parameters keep the values that its constructor gave them."""
+    restrided: tuple[int, ...] = ()
+    """Outputs whose strides differ from the reference's."""
     compile_seconds: float = 0.0
     """Seconds that compilers ran while it was loaded and called for the first time."""

@@ -128,6 +128,7 @@ class Judge:
             self._report("probing the task")
             seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
             self.not_scorable = probes.probe(bench.oracle, self.tolerance, seeds, bench.work)
+            self.notes += wording.fixed_input_notes(probes.fixed_inputs(bench.oracle, seeds))
         bench.oracle.keep_one_model()
         if timed and self.not_scorable is None and not at_once:
             bench.free_own_memory()
@@ -301,7 +302,7 @@ class Judge:
             loaded = self.bench.load_candidate(participant, state.candidate, state.keep_own_values)
             state.parameters, state.overwritten = loaded.source, loaded.overwritten
         with clock("verify"):
-            accuracy = self._verify(participant)
+            accuracy = self._verify(participant, state)
             state.compile_seconds = participant.process.compile_seconds
             memory.record()
         participant.process.kill_descendants()
@@ -339,7 +340,7 @@ class Judge:
         while self._teardown_threads:
             self._teardown_threads.pop().join()
 
-    def _verify(self, participant: Participant) -> Accuracy:
+    def _verify(self, participant: Participant, state: CandidateState) -> Accuracy:
         """Verify calls on all distributions in random order.
 
         On a GPU, the last of these calls also determine whether calls can be prelaunched, because by then the
@@ -356,6 +357,7 @@ class Judge:
             # the first call may compile and tune
             with participant.may_compile(self.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, spec, seconds, prelaunch, prelaunch)
+            state.restrided = spec.restrided(result.outputs)
             this_prelaunched = prelaunch and participant.last_prelaunched
             prelaunched |= this_prelaunched
             early = self.bench.plan.layout.frees_before_check
@@ -447,7 +449,7 @@ class Judge:
             return environment.cpu_load(_LOAD_SAMPLE_SECONDS) > _BUSY_SHARE
 
     def _standing_notes(self, state: CandidateState) -> tuple[str, ...]:
-        return tuple(wording.standing_notes(self.bench, self.notes, state.parameters, state.compile_seconds))
+        return tuple(wording.standing_notes(self.bench, self.notes, state))
 
     def _verdict(
         self,

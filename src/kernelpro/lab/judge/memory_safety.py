@@ -5,8 +5,9 @@
  2. The judge calls the candidate once for each fill of the margins. The parent checks the margins of the
     inputs, the child those of parameters, outputs and scratch buffers. Then the output is checked against
     the oracle.
- 3. An overwritten margin, or an output that is wrong only here, makes the candidate `wrong`.
- 4. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
+ 3. Up to _MORE_CALLS further calls follow, after which all margins are checked again.
+ 4. An overwritten margin or parameter, or an output that is wrong only here, makes the candidate `wrong`.
+ 5. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
     status.
 
 Other failures here (an allocator that the candidate requires is missing, or memory is short) do not reject
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,6 +43,9 @@ _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _MAX_KEPT_BYTES = 1 << 30
 """On a GPU, input memory up to this size stays allocated for the next candidate."""
+_MORE_CALLS, _MORE_SECONDS = 6, 0.3
+"""Further guarded calls, nine in total, and fewer if they take long: generated kernels that use buffers in
+turn have two to eight of them."""
 _NOT_CHECKED = "the kernel could not be checked for writes out of bounds"
 _UNGUARDED = {
     "cpu": "only inputs were checked for writes out of bounds: there is no C++ compiler",
@@ -63,7 +68,9 @@ class GuardedCalls:
         self._failure = ""
         self._participant: Participant | None = None
         self._is_clean = False
-        """All guarded calls gave right outputs and left the margins intact."""
+        """All guarded calls gave right outputs and left margins and parameters intact."""
+        self._settings = ""
+        """Global settings of torch that the candidate changed, in words."""
         self._slots, self._region_bytes = layout(bench.oracle.inputs(*self._inputs[0])[1], MARGIN_BYTES)
         self._regions: list[Region] = []
         if bench.target == "cpu":  # a process receives its shared files when it starts
@@ -101,7 +108,9 @@ class GuardedCalls:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
             return f"{_NOT_CHECKED}: {error}"
-        return "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
+        unguarded = "" if self._participant.is_guarded else _UNGUARDED[self._bench.target]
+        changes = f"changes {self._settings} for all code of its process" if self._settings else ""
+        return "; ".join(filter(None, (unguarded, changes)))
 
     def try_unseen(self, call: UnseenCall | None) -> UnseenShape | None:
         """Call the candidate with another batch size, after `check`; None if that is not possible."""
@@ -127,7 +136,7 @@ class GuardedCalls:
         margins.fill(region.raw, input_fill)
         with participant.may_compile(self._bench.options.build_timeout):
             result = participant.call(call.inputs, call.spec, seconds)
-        _require_intact(margins.damages(region.raw, input_fill) + _reported_damages(participant, seconds))
+        _require_intact(margins.damages(region.raw, input_fill) + self._reported_damages(participant))
         call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
@@ -154,7 +163,7 @@ class GuardedCalls:
             with participant.may_compile(bench.options.build_timeout if index == 0 else None):
                 result = participant.call(inputs, bench.output_spec, seconds)
             # margins first: an overwritten one explains a wrong output
-            _require_intact(margins.damages(raw, input_fill) + _reported_damages(participant, seconds))
+            _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
             try:
                 check(result.outputs, seed, distribution)
             except CandidateRejected as error:
@@ -163,6 +172,38 @@ class GuardedCalls:
                     f"its result depends on memory that it did not write, or on memory outside its buffers "
                     f"(filled with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
+        self._call_again(participant)
+        _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
+
+    def _call_again(self, participant: Participant) -> None:
+        """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
+        around."""
+        seconds, begun = self._bench.options.call_timeout, time.monotonic()
+        for _ in range(_MORE_CALLS):
+            participant.prepare(seconds, warm=True)
+            if time.monotonic() - begun > _MORE_SECONDS:
+                return
+
+    def _reported_damages(self, participant: Participant) -> list[Damage]:
+        """Damages that the child reports; raises CandidateRejected where it modified the reference's
+        parameters."""
+        bench = self._bench
+        participant.process.thaw()
+        reply = participant.request({"op": "damages"}, bench.options.call_timeout)
+        try:
+            damages = parse_damages(reply.get("damages"))
+            modified, settings = (_parse_names(reply.get(key)) for key in ("modified", "settings"))
+        except ValueError:
+            raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
+        self._settings = ", ".join(settings)[:_MAX_REASON]
+        names = [name for name in modified if name in bench.reference.state()]
+        # a write out of bounds explains more
+        if names and not damages and (names := sorted({*names} - bench.oracle.modified_parameters())):
+            what = ", ".join(names)[:_MAX_REASON]
+            raise CandidateRejected(
+                Status.WRONG, f"modifies its parameter {what}, which the reference does not modify"
+            )
+        return damages
 
     def close(self, close: Callable[[Participant], None]) -> None:
         """End the process, with `close` unless its memory has to be freed."""
@@ -191,12 +232,10 @@ def sanitize(bench: Bench, candidate: Candidate, report: Callable[[str], None]) 
     return list(errors.values())
 
 
-def _reported_damages(participant: Participant, seconds: float) -> list[Damage]:
-    participant.process.thaw()
-    try:
-        return parse_damages(participant.request({"op": "damages"}, seconds).get("damages"))
-    except ValueError:
-        raise CandidateRejected(Status.CHEATING, "the reply to 'damages' was forged") from None
+def _parse_names(names: object) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("not a list of names")
+    return names
 
 
 def _require_intact(damages: list[Damage]) -> None:

@@ -62,6 +62,8 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
         return reason
     if AS_GIVEN not in tolerance.limits:
         return f"no tolerance can be derived: {tolerance.skipped.get(AS_GIVEN, 'no inputs as given')}"
+    if any(not leaf.numel() for leaf in oracle.truth(first)):
+        return "an output of the reference has no elements"
     if not all(_any_finite(leaf) for leaf in oracle.truth(first)):
         return "the reference's output is not finite on the inputs as given"
     limit = tolerance.limits[AS_GIVEN]
@@ -71,6 +73,19 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
         if all(shortcut.passes(oracle, limit, seed) for seed in others):
             return f"{shortcut.name} the check on inputs as given: a kernel could skip the work"
     return _skippable(oracle, limit, others)
+
+
+def fixed_inputs(oracle: Oracle, seeds: list[int]) -> list[int]:
+    """Numbers of the inputs that are the same for all seeds and in all distributions: integers and
+    booleans."""
+
+    def others(seed: int) -> dict[int, torch.Tensor]:
+        leaves = enumerate(oracle.inputs(seed)[1])
+        return {index: leaf for index, leaf in leaves if not leaf.is_floating_point()}
+
+    first = others(seeds[0])
+    second = others(seeds[1]) if first else {}
+    return [index for index, leaf in second.items() if torch.equal(leaf, first[index])]
 
 
 def _randomness(oracle: Oracle, seed: int) -> str | None:

@@ -10,13 +10,17 @@ The limit on the norm is min(32 * allowed, sqrt(allowed * lower)). The square ro
 honest kernel as from accepting a cheaper precision. If the two precisions cannot be told apart, the limit is
 4 * allowed, and the verdict has a note. That is the case if lower < 4 * allowed; for outputs with at least
 1024 elements, whose norm hardly varies, if lower < 2 * allowed. The limit on single elements is looser,
-because a maximum has a long tail: its factor is twice that of the norm, and at least 8.
+because a maximum has a long tail: its factor is twice that of the norm, and at least 8. If there are several
+outputs, each has its own limits.
 
 Inputs with odd rows (offsets, constants) expose cancellation, not precision. Their limit is 4 * allowed,
 where `allowed` is at least the error of a plain sum of differences from an offset, and at least the error
 caused by inputs that are off by one rounding. On inputs with infinities, the output must be finite where the
 oracle is finite. Where the oracle is infinite, the output must be the same infinity or NaN, because
 compensated sums turn infinity into NaN. Where the oracle is NaN, any value is right.
+
+Padded rows have zeros, which expose a missing epsilon. Where the oracle is discontinuous at zero (ties of a
+maximum, signs), nothing is required: `allowed` includes what changes if zeros are replaced by tiny values.
 
 If float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
 The error of that reference is measured against float64 in host memory, and is part of `allowed`.
@@ -39,6 +43,7 @@ from kernelpro.lab.tasks.inputs import (
     FALLBACKS,
     ODD_ROWS,
     OFFSET,
+    PADDED_ROWS,
     WITH_INFINITIES,
 )
 from kernelpro.lab.tasks.reference import BITS
@@ -66,6 +71,10 @@ _ILL_CONDITIONED_ELEMENT = 0.01
 """As _ILL_CONDITIONED, for single elements of inputs with odd rows: if a few elements are far off, the order
 of sums determines which ones."""
 _ROUNDING = 2.0**-23
+_NOT_EXACT = "the oracle is not float64"
+_TINY = 2.0**-100
+_PIECE = 1 << 24
+"""Elements that are changed at once."""
 _ILL_CONDITIONED = 0.02
 """A distribution whose allowed error is above 2 % says nothing about a kernel and is skipped."""
 
@@ -78,10 +87,22 @@ class Limit:
     element: float
     separates: bool
     """Whether it distinguishes the allowed precision from the next lower one."""
+    outputs: tuple[Limit, ...] = ()
+    """Each output's own limits, which then decide; empty for a single output."""
 
     def share_used(self, errors: Errors) -> float:
         """The errors as a share of the limit; above 1, the output is wrong."""
+        if self.outputs and len(self.outputs) == len(errors.outputs):
+            return max(map(Limit.share_used, self.outputs, errors.outputs))
         return max(_ratio(errors.norm, self.norm), _ratio(errors.element, self.element))
+
+    def deciding(self, errors: Errors) -> tuple[int, Limit, Errors]:
+        """The output that uses most of its limit, that limit and its errors."""
+        if not (self.outputs and len(self.outputs) == len(errors.outputs)):
+            return 0, self, errors
+        pairs = list(zip(self.outputs, errors.outputs, strict=True))
+        index = max(range(len(pairs)), key=lambda number: pairs[number][0].share_used(pairs[number][1]))
+        return index, *pairs[index]
 
 
 def _ratio(error: float, limit: float) -> float:
@@ -120,6 +141,8 @@ class Tolerance:
     ) -> tuple[Limit | None, str]:
         if distribution == ODD_ROWS and (reason := self._without_odd_rows(oracle)):
             return None, reason
+        if distribution == PADDED_ROWS and not oracle.exact:
+            return None, _NOT_EXACT
         form, leaves = oracle.inputs(seed, distribution)
         if distribution != AS_GIVEN and not any(leaf.is_floating_point() for leaf in leaves):
             return None, "the task has no floating-point input"
@@ -152,25 +175,21 @@ class Tolerance:
         if distribution == ODD_ROWS:
             # the error of a sum of values with the offset, relative to their differences from the mean
             floor = OFFSET * _sum_error(leaves, sum(elements), oracle.reference.dtype())
-            allowed = allowed.combine(Errors(floor, floor))
+            allowed = allowed.combine(Errors.worst([Errors(floor, floor)] * len(elements)))
             allowed = allowed.combine(_conditioning(oracle, form, leaves, truth))
             if not allowed.element <= _ILL_CONDITIONED_ELEMENT:
                 return None, f"the reference's own error is {allowed.element:.1%} for some elements"
+        if distribution == PADDED_ROWS:
+            nearly = [_almost_zero(leaf) if leaf.is_floating_point() else leaf for leaf in leaves]
+            allowed = allowed.combine(measure_errors(oracle.compute_expected(form, nearly), truth))
         if reason := _ill_conditioned(distribution, allowed):
             return None, reason
-        if not separable:
-            return Limit(UNSEPARATED * allowed.norm, 2 * UNSEPARATED * allowed.element, False), ""
-        many = min(elements) >= _MANY
-        separates = lower.norm >= (_SEPARABLE_MANY if many else _SEPARABLE) * allowed.norm
-        factor = (
-            min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
-        )
-        return Limit(factor * allowed.norm, max(8.0, 2 * factor) * allowed.element, separates), ""
+        return _limit(allowed, lower if separable else None, elements), ""
 
     def _without_odd_rows(self, oracle: Oracle) -> str:
         """Why inputs with odd rows say nothing about this task; empty if they do."""
         if not oracle.exact:
-            return "the reference does not run in float64"
+            return _NOT_EXACT
         # an attention's logits reach millions there: which softmax is right depends on the order of sums
         return "the task multiplies matrices" if self._products > 0 else ""
 
@@ -189,13 +208,7 @@ class Tolerance:
         if (host := oracle.own_error_source(form, leaves)) is not None:
             errors = errors.combine(measure_errors([leaf.cpu() for leaf in own], host))
             del host
-        written = sum(leaf.numel() for leaf in own)
-        # sums of 16-bit types are computed in float32, so only the rounding of the result remains
-        floors = [
-            2.0 ** -BITS[leaf.dtype] if leaf.dtype.itemsize <= 2 else _sum_error(leaves, written, leaf.dtype)
-            for leaf in own
-            if leaf.dtype in BITS
-        ]
+        floors = _floors(own, leaves)
         del own  # frees memory for the next run
         if self._products and (precision == "tf32" or self._products < 0):
             emulated, mode = oracle.emulate(bits, form, leaves)
@@ -203,8 +216,7 @@ class Tolerance:
             self._products = mode.products
             if self._products and precision == "tf32":
                 errors = errors.combine(emulated_errors)
-        floor = max(floors, default=0.0)
-        return errors.combine(Errors(floor, floor))
+        return errors.combine(floors)
 
     def _lower(
         self, oracle: Oracle, bits: int, form: tree.TreeSpec, leaves: list[torch.Tensor], truth: Expected
@@ -222,11 +234,47 @@ class Tolerance:
         return measure_errors(oracle.compute_expected(form, cut), truth)
 
 
+def _limit(allowed: Errors, lower: Errors | None, elements: list[int]) -> Limit:
+    """The limit of all outputs, each of which has `elements`. `lower`: None where inputs do not separate
+    precisions."""
+    outputs: tuple[Limit, ...] = ()
+    if allowed.outputs:
+        lowers = lower.outputs if lower else (None,) * len(elements)
+        parts = zip(allowed.outputs, lowers, elements, strict=True)
+        outputs = tuple(_limit(own, below, [count]) for own, below, count in parts)
+    if lower is None:
+        return Limit(UNSEPARATED * allowed.norm, 2 * UNSEPARATED * allowed.element, False, outputs)
+    separates = lower.norm >= (_SEPARABLE_MANY if min(elements) >= _MANY else _SEPARABLE) * allowed.norm
+    factor = min(FACTOR, math.sqrt(lower.norm / allowed.norm)) if separates and allowed.norm else UNSEPARATED
+    return Limit(
+        factor * allowed.norm,
+        max(8.0, 2 * factor) * allowed.element,
+        any(output.separates for output in outputs) if outputs else separates,
+        outputs,
+    )
+
+
 def _ill_conditioned(distribution: str, allowed: Errors) -> str:
     """Why the distribution says nothing about a kernel; empty if it does."""
     if distribution == AS_GIVEN or allowed.norm <= _ILL_CONDITIONED:
         return ""
     return f"the reference's own error is {allowed.norm:.1%}"
+
+
+def _floors(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Errors:
+    """The least error that is allowed of each output: its last rounding, and a plain sum. Outputs that are
+    not floating point get that of a sum too, where others are: rounding to integers flips with the last
+    bit."""
+    written = sum(leaf.numel() for leaf in outputs)
+    any_float = any(leaf.dtype in BITS for leaf in outputs)
+
+    def floor(leaf: torch.Tensor) -> float:
+        # 16-bit types are summed in float32: only their last rounding shows
+        if leaf.dtype in BITS and leaf.dtype.itemsize <= 2:
+            return 2.0 ** -BITS[leaf.dtype]
+        return _sum_error(leaves, written, leaf.dtype) if any_float else 0.0
+
+    return Errors.worst([Errors(value, value) for value in map(floor, outputs)])
 
 
 def _accumulation(leaves: list[torch.Tensor], written: int) -> float:
@@ -255,7 +303,8 @@ def _conditioning(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor
     off = [_off_by_a_rounding(leaf) if leaf.is_floating_point() else leaf for leaf in leaves]
     errors = measure_errors(oracle.compute_expected(form, off), truth)
     sums = _accumulation(leaves, sum(output_elements(truth)))
-    return Errors(sums * errors.norm, sums * errors.element)
+    scaled = [Errors(sums * part.norm, sums * part.element) for part in errors.outputs or (errors,)]
+    return Errors.worst(scaled)
 
 
 def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:
@@ -266,3 +315,14 @@ def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:
     wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32))
     off = torch.where(up, wide * (1 + _ROUNDING), wide * (1 - _ROUNDING))
     return torch.where((leaf == leaf[..., :1]).all(-1, keepdim=True), wide, off) if leaf.dim() else off
+
+
+def _almost_zero(leaf: torch.Tensor) -> torch.Tensor:
+    """The input with tiny values in place of zeros. A few rows at a time: large tasks have little memory."""
+    generator = torch.Generator(leaf.device).manual_seed(0)
+    wide = leaf.to(torch.promote_types(leaf.dtype, torch.float32), copy=True)
+    flat = wide.view(-1) if wide.is_contiguous() else wide
+    for part in torch.split(flat, _PIECE) if flat.dim() else ():
+        tiny = _TINY * torch.randn(part.shape, generator=generator, device=part.device, dtype=part.dtype)
+        part.copy_(torch.where(part == 0, tiny, part))
+    return wide

@@ -66,5 +66,6 @@ def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | N
     inputs = resizing.apply(leaves)
     slots, nbytes = layout(inputs, MARGIN_BYTES)
     outputs = bench.oracle.run(None, form, inputs)
-    spec = OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), bench.output_spec.structure)
+    tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
+    spec = OutputSpec(tensors, bench.output_spec.structure, bench.oracle.strides)
     return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, bench.oracle.compute(form, inputs), limit)

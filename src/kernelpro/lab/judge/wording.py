@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from kernelpro.lab.judge import own_work
+from kernelpro.lab.judge.candidate_state import CandidateState
 from kernelpro.lab.judge.decision import Decision, Facts
 from kernelpro.lab.judge.tolerance import Limit, Tolerance
 from kernelpro.lab.measure import environment
@@ -16,7 +17,7 @@ from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.measure.statistics import median_interval
-from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, NEGATIVE_INFINITIES, ODD_ROWS
+from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, NEGATIVE_INFINITIES, ODD_ROWS, PADDED_ROWS
 from kernelpro.records import Measurement
 
 _NOTED_SHARE = 0.10
@@ -30,6 +31,7 @@ _INPUTS = {
     "spikes": "inputs with spikes (a few values multiplied by up to 2^17)",
     "mild spikes": "inputs with mild spikes (a few values multiplied by up to 2^6)",
     ODD_ROWS: "inputs with odd rows (constant rows, and rows with a large offset)",
+    PADDED_ROWS: "inputs with padded rows (zero rows, and rows that start or end with zeros)",
     INFINITIES: "inputs with infinities",
     NEGATIVE_INFINITIES: "inputs with negative infinities",
 }
@@ -51,26 +53,38 @@ def reason(decision: Decision, facts: Facts) -> str:
 
 def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:
     """Why an output is wrong: its errors and limits, its worst element and its first wrong element."""
+    index, limit, errors = limit.deciding(errors)
     overall = f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
     largest = f"largest element error {errors.element:.2e} (limit {limit.element:.2e})"
-    first = first_wrong(outputs, truth, limit.element) or first_wrong(outputs, truth, limit.norm)
-    where = "; ".join(filter(None, (measure_errors(outputs, truth, locate=True).where, first)))
-    return f"{overall}, {largest}; {where}"
+    first = next(
+        filter(None, (first_wrong(outputs, truth, bound, index) for bound in (limit.element, limit.norm))), ""
+    )
+    located = measure_errors(outputs, truth, locate=True)
+    worst = located.outputs[index].where if located.outputs else located.where
+    return f"{overall}, {largest}; {'; '.join(filter(None, (worst, first)))}"
 
 
-def standing_notes(
-    bench: Bench, notes: list[str], parameters: str | None, compile_seconds: float
-) -> Iterator[str]:
-    """Notes on the candidate and its sandbox, which do not depend on the verdict.
+def fixed_input_notes(numbers: list[int]) -> list[str]:
+    """A note on inputs that have the same values in every call."""
+    if not numbers:
+        return []
+    which = ", ".join(map(str, numbers))
+    plural, has = ("s", "have") if len(numbers) > 1 else ("", "has")
+    return [f"input{plural} {which} {has} the same values in every call: a kernel may rely on them"]
 
-    `parameters`: where the candidate's parameters come from; `compile_seconds`: how long compilers ran after
-    the build.
-    """
+
+def standing_notes(bench: Bench, notes: list[str], state: CandidateState) -> Iterator[str]:
+    """Notes on the candidate and its sandbox, which do not depend on the verdict."""
     yield from notes
-    if compile_seconds >= _NOTED_COMPILE_SECONDS:
+    for index in state.restrided:
+        yield (
+            f"output {index} has other strides than the reference's: a drop-in module copies it, "
+            "and the measured times do not include that copy"
+        )
+    if state.compile_seconds >= _NOTED_COMPILE_SECONDS:
         stage = "after the build, while the kernel was loaded and called for the first time"
-        yield f"compilers ran for {compile_seconds:.0f} s {stage}"
-    if parameters == "by seed":
+        yield f"compilers ran for {state.compile_seconds:.0f} s {stage}"
+    if state.parameters == "by seed":
         yield (
             "the kernel keeps the parameters that its constructor made from the reference's seed: "
             "their names, shapes or values differ from the reference's"
@@ -110,7 +124,7 @@ def notes(
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
-        if name in (ODD_ROWS, INFINITIES):  # many tasks are not defined there
+        if name in (ODD_ROWS, PADDED_ROWS, INFINITIES):  # many tasks are not defined there
             continue
         yield f"{describe_inputs(name)} were not used: {why}"
 

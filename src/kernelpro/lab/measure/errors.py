@@ -3,15 +3,18 @@
     norm     ||y - t|| / ||t||
     element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that contains i, rms of t / 16)
 
-For outputs that are not floating point, both measures are the share of mismatches. Both sides may be given in
+For outputs that are not floating point, both measures are the share of mismatches. Each output also has its
+own errors: those of one in bfloat16 say nothing about one in float32 beside it. Both sides may be given in
 slices of the batch (slicing.py). Everything is computed in pieces, because a large output does not fit into
 memory five times in float64.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -38,11 +41,21 @@ class Errors:
     element: float
     where: str = ""
     """The worst element, in words, if requested."""
+    outputs: tuple[Errors, ...] = ()
+    """Each output's own errors; empty for a single output."""
+
+    @classmethod
+    def worst(cls, outputs: Sequence[Errors]) -> Errors:
+        """The worst errors over all outputs."""
+        overall = functools.reduce(Errors.combine, outputs, Errors(0.0, 0.0))
+        return replace(overall, outputs=tuple(outputs) if len(outputs) > 1 else ())
 
     def combine(self, other: Errors) -> Errors:
-        """The worse of both, in each measure."""
+        """The worse of both, in each measure and for each output."""
         where = self.where if self.element >= other.element else other.where
-        return Errors(max(self.norm, other.norm), max(self.element, other.element), where)
+        pairs = zip(self.outputs, other.outputs, strict=True) if self.outputs and other.outputs else ()
+        outputs = tuple(a.combine(b) for a, b in pairs) or self.outputs or other.outputs
+        return Errors(max(self.norm, other.norm), max(self.element, other.element), where, outputs)
 
 
 def measure_errors(
@@ -53,15 +66,15 @@ def measure_errors(
     `with_infinities`: for inputs with infinities. There NaN is accepted for infinity, because compensated
     sums turn infinity into NaN. Where the truth is NaN, the task is undefined and any value is right.
     """
-    worst = Errors(0.0, 0.0)
-    for comparison in _comparisons(outputs, truth):
-        worst = worst.combine(comparison.errors(locate, with_infinities))
-    return worst
+    return Errors.worst(
+        [comparison.errors(locate, with_infinities) for comparison in _comparisons(outputs, truth)]
+    )
 
 
-def first_wrong(outputs: Expected, truth: Expected, limit: float) -> str:
-    """Describes the first element in memory order whose error is above the limit; empty if there is none."""
-    return next(filter(None, (part.first_above(limit) for part in _comparisons(outputs, truth))), "")
+def first_wrong(outputs: Expected, truth: Expected, limit: float, index: int) -> str:
+    """Describes the first element in memory order of output `index` whose error is above the limit; empty if
+    there is none."""
+    return next(itertools.islice(_comparisons(outputs, truth), index, None)).first_above(limit)
 
 
 def is_finite(truth: Expected) -> bool:

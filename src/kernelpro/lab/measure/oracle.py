@@ -146,6 +146,8 @@ class Oracle:
         self._exact_bytes = 0
         self._scales: dict[tuple[int, str], dict[int, Scale]] = {}
         self._structure = "tensor"
+        self.strides: tuple[tuple[int, ...], ...] = ()
+        """Of the outputs of the last call."""
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -224,6 +226,12 @@ class Oracle:
         """Free the model in the type that expected outputs do not need."""
         self._models.pop(None if self.exact else torch.float64, None)
         self._host_model = None
+
+    def modified_parameters(self) -> set[str]:
+        """Names of parameters that the reference itself modifies in its calls."""
+        dtype, model = next(iter(self._models.items()))
+        before = dict(self.reference.model(dtype).named_parameters())
+        return {name for name, now in model.named_parameters() if not same_bits(now, before[name])}
 
     @property
     def sample_share(self) -> float:
@@ -361,6 +369,7 @@ class Oracle:
         self._structure = describe_structure(result)
         outputs: Outputs = []
         tree.flatten(result, outputs)
+        self.strides = tuple(tuple(output.stride()) for output in outputs)
         kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
         if dtype is None and copy:
             self._modifies_inputs = not all(map(same_bits, cast, leaves))
@@ -425,7 +434,8 @@ class Oracle:
         if not outputs:
             raise BadInput(f"task {name}: the reference returns no tensor")
         self._output_count = len(outputs)
-        return OutputSpec(tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs), self._structure)
+        tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
+        return OutputSpec(tensors, self._structure, self.strides)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 Each block is a separate mapping: an inaccessible page, a margin, the buffer, a margin, an inaccessible page.
 Margins are checked when a block is freed, and when the child asks. The first blocks of a call have large
-margins and later ones a single page, because filling two megabytes takes about half a millisecond.
+margins and later ones a single page, because filling two megabytes takes about half a millisecond. Behind a
+margin of one page, more pages are inaccessible.
 """
 
 ALLOCATOR = r"""
@@ -21,13 +22,13 @@ ALLOCATOR = r"""
 
 namespace {
 
-constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256;
+constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256, kSmallGap = 1 << 16;
 
 struct Block {
   unsigned char *mapping, *start;
-  size_t mapped, size;
-  unsigned char* begin() const { return mapping + page(); }
-  unsigned char* end() const { return mapping + mapped - page(); }
+  size_t mapped, size, gap;
+  unsigned char* begin() const { return mapping + gap; }
+  unsigned char* end() const { return mapping + mapped - gap; }
   static size_t page() { static const size_t bytes = sysconf(_SC_PAGESIZE); return bytes; }
 };
 
@@ -65,21 +66,22 @@ void fill_margins(const Block& block) {
 void* guarded_allocate(size_t size) {
   if (!size) return nullptr;
   const size_t page = Block::page();
-  size_t margin;
+  size_t margin, gap;
   {
     std::lock_guard<std::mutex> lock(mutex);
     margin = large_left ? margin_bytes : page;
+    gap = large_left ? page : kSmallGap;
     if (large_left) --large_left;
   }
   margin = (margin + page - 1) / page * page;
   const size_t data = (size + page - 1) / page * page;
-  Block block{nullptr, nullptr, data + 2 * margin + 2 * page, size};
+  Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap};
   void* mapping = mmap(nullptr, block.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   block.mapping = static_cast<unsigned char*>(mapping);
-  block.start = block.mapping + page + margin;
-  mprotect(block.mapping, page, PROT_NONE);
-  mprotect(block.mapping + block.mapped - page, page, PROT_NONE);
+  block.start = block.mapping + gap + margin;
+  mprotect(block.mapping, gap, PROT_NONE);
+  mprotect(block.mapping + block.mapped - gap, gap, PROT_NONE);
   fill_margins(block);
   memset(block.start, fill_byte, size);
   std::lock_guard<std::mutex> lock(mutex);

@@ -6,6 +6,7 @@ candidates can hardly write out of bounds, and only inputs have guards.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 
 from kernelpro.lab.languages import cpp
-from kernelpro.lab.languages.native import BuildError, build
+from kernelpro.lab.languages.native import BuildError, build, build_directory
 from kernelpro.lab.sandbox import cpu_guard_source, heap_guard_source
 from kernelpro.lab.sandbox.guards import MARGIN_BYTES, Damage
 
@@ -64,7 +65,10 @@ class CpuGuards:
 
     def fill(self, byte: int) -> None:
         """Fill all margins, and from now on new buffers, with `byte`."""
-        self._library.kernelpro_guards_watch(os.getcwd().encode())  # libraries loaded in the last call
+        for path in build_directory().glob("*.so"):  # before the first call: what it allocates may stay
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(path))
+        self._library.kernelpro_guards_watch(os.getcwd().encode())  # libraries loaded since the last call
         self._library.kernelpro_guards_fill(byte)
 
     def damages(self, names: Mapping[int, str]) -> list[Damage]:

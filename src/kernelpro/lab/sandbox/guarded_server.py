@@ -4,7 +4,10 @@ It serves the requests of a candidate's child, with these differences:
 
     start       also the guards' library as tail (CPU)  -> whether buffers of the child have guards
     prepare     also the byte of the margins (`fill`)   -> ok
-    damages     nothing                                 -> which margins were overwritten
+    damages     nothing                                 -> which margins were overwritten, which parameters
+                                                           differ from their values before the first call, and
+                                                           which settings of torch differ from those before
+                                                           loading
 
 The reported damages serve to find mistakes, not fraud: a candidate could forge them, but would only hide a
 defect of its own. Its outputs are checked as usual.
@@ -22,6 +25,7 @@ from kernelpro.lab.sandbox.child import Reply, Request
 from kernelpro.lab.sandbox.cpu_guards import CpuGuards
 from kernelpro.lab.sandbox.cuda_guards import CudaGuards
 from kernelpro.lab.sandbox.guards import most_telling
+from kernelpro.lab.tasks import parameters
 
 
 class GuardedServer(CandidateServer):
@@ -30,6 +34,10 @@ class GuardedServer(CandidateServer):
     def __init__(self, shared_fds: list[int]):
         super().__init__(shared_fds)
         self._guards: CpuGuards | CudaGuards | None = None
+        self._parameters: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {}
+        """The memory of each parameter before the first call, and the checksum of its values."""
+        self._settings: dict[str, Any] = {}
+        """torch's settings before the candidate was loaded."""
 
     def start(self, request: Request, tail: bytes) -> Reply:
         """Replace torch's allocator, then start as a candidate's child does."""
@@ -38,7 +46,18 @@ class GuardedServer(CandidateServer):
         if request["device"] == "cuda" and hasattr(torch._C, "_cuda_customAllocator"):
             self._guards = CudaGuards()
         super().start(request, b"")
+        self._settings = _settings()
         return {"guarded": self._guards is not None}, b""
+
+    def set_state(self, request: Request, tail: bytes) -> Reply:
+        """As a candidate's child does; then remember the parameters' values."""
+        reply = super().set_state(request, tail)
+        if isinstance(self._model, torch.nn.Module):
+            self._parameters = {
+                name: (tensor.detach(), parameters.checksum(tensor))
+                for name, tensor in self._model.named_parameters()
+            }
+        return reply
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
         """Prepare as a candidate's child does, then fill the margins."""
@@ -48,10 +67,17 @@ class GuardedServer(CandidateServer):
         return reply
 
     def damages(self, request: Request, tail: bytes) -> Reply:
-        """The margins that were overwritten since the last `prepare`."""
+        """The margins that were overwritten since the last `prepare`, and the parameters that were modified.
+
+        A parameter that the model replaced is not modified: its memory may be shared with other modules.
+        """
         self._device.synchronize()
         damages = self._guards.damages(self._buffer_names()) if self._guards else []
-        return {"damages": [damage.to_json() for damage in most_telling(damages)]}, b""
+        known = self._parameters.items()
+        modified = [name for name, (values, before) in known if parameters.checksum(values) != before]
+        rows = [damage.to_json() for damage in most_telling(damages)]
+        settings = [name for name, value in _settings().items() if value != self._settings.get(name)]
+        return {"damages": rows, "modified": modified, "settings": settings}, b""
 
     def _buffer_names(self) -> dict[int, str]:
         """Names of the buffers that this process knows, by address."""
@@ -65,6 +91,19 @@ class GuardedServer(CandidateServer):
         leaves: list[torch.Tensor] = []
         tree.flatten(self._outputs, leaves)
         return names | {_address(leaf): f"output {index}" for index, leaf in enumerate(leaves)}
+
+
+def _settings() -> dict[str, Any]:
+    """Settings of torch that hold for all code of a process, by name."""
+    return {
+        "the default type": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "gradients": torch.is_grad_enabled(),
+        "autocast": [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")],
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the precision of matrix products": torch.get_float32_matmul_precision(),
+        "the number of threads": torch.get_num_threads(),
+    }
 
 
 def _address(tensor: Any) -> int:

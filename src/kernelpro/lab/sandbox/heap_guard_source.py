@@ -2,8 +2,9 @@
 
 It is part of the library of cpu_guard_source.py. It redirects calls in a library's table of imported
 functions: malloc and related functions in the candidate's libraries, free and realloc in all libraries. A
-block is a plain block of malloc with a margin behind its end, so any free can release it. There is no margin
-before it, because malloc keeps its bookkeeping there and aborts if that was overwritten.
+block is a plain block of malloc with a margin behind its end, so any free can release it. It is overwritten
+when it is freed, so that a result which still depends on it is wrong. There is no margin before it, because
+malloc keeps its bookkeeping there and aborts if that was overwritten.
 """
 
 SOURCE = r"""
@@ -65,14 +66,14 @@ void* track(void* start, size_t size, bool fresh) {
   return start;
 }
 
-bool forget(void* start) {
-  if (!start) return false;
+void forget(void* start, bool overwrite) {
+  if (!start) return;
   std::lock_guard<std::mutex> lock(mutex);
   Entry* entry = find(reinterpret_cast<uintptr_t>(start));
-  if (!entry) return false;
+  if (!entry) return;
   check(*entry);
+  if (overwrite) memset(start, fill_byte, entry->size);
   entry->start = kDeleted;
-  return true;
 }
 
 bool too_large(size_t size) { return size > PTRDIFF_MAX - kMargin; }
@@ -105,15 +106,15 @@ void* guarded_new_aligned(size_t size, size_t alignment) {
   return start;
 }
 void* guarded_realloc(void* start, size_t size) {
-  forget(start);
+  forget(start, false);
   return !size || too_large(size) ? realloc(start, size) : track(realloc(start, size + kMargin), size, false);
 }
 // for libraries that are not the candidate's: their new blocks stay as they are
 void* checked_realloc(void* start, size_t size) {
-  forget(start);
+  forget(start, false);
   return realloc(start, size);
 }
-void checked_free(void* start) { forget(start); free(start); }
+void checked_free(void* start) { forget(start, true); free(start); }
 
 struct Redirection { const char* name; void* function; };
 const Redirection kOwn[] = {

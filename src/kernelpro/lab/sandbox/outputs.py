@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab.sandbox.memory import DTYPES, Slot
+from kernelpro.lab.sandbox.memory import DTYPES, Slot, dtype_name
 from kernelpro.records import Status
 
 _MAX_SPAN_RATIO = 16
@@ -39,6 +39,8 @@ class OutputSpec:
     tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...]
     structure: str = "tensor"
     """See `describe_structure`."""
+    strides: tuple[tuple[int, ...], ...] = ()
+    """Of each tensor, as the reference returns it."""
 
     @property
     def sizes(self) -> list[int]:
@@ -49,6 +51,21 @@ class OutputSpec:
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(self.sizes)
+
+    def may_overlap(self, index: int) -> bool:
+        """Whether the reference's own tensor has several elements at one place, as `expand` makes."""
+        if index >= len(self.strides):
+            return False
+        shape, dtype = self.tensors[index]
+        return Slot(0, shape, self.strides[index], dtype_name(dtype)).span() < self.sizes[index]
+
+    def restrided(self, outputs: list[torch.Tensor]) -> tuple[int, ...]:
+        """Numbers of the tensors with other strides than the reference's."""
+        return tuple(
+            index
+            for index, (output, strides) in enumerate(zip(outputs, self.strides, strict=False))
+            if any(n > 1 and a != b for n, a, b in zip(output.shape, output.stride(), strides, strict=True))
+        )
 
 
 def describe_structure(value: Any) -> str:
@@ -112,6 +129,12 @@ def parse_claims(description: Any, spec: OutputSpec) -> list[Claim]:
             name = str(dtype).removeprefix("torch.")
             raise CandidateRejected(Status.WRONG, f"output {index} is {slot.dtype}, should be {name}")
         size = torch.Size(shape).numel() * dtype.itemsize
+        if slot.span() < size and not spec.may_overlap(index):
+            raise CandidateRejected(
+                Status.WRONG,
+                f"output {index} is expanded: {slot.span()} bytes of memory for {size} bytes of elements; "
+                "the reference writes each of them",
+            )
         if slot.span() > _MAX_SPAN_RATIO * size + (1 << 20):
             raise CandidateRejected(
                 Status.WRONG,

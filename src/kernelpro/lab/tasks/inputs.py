@@ -1,6 +1,6 @@
 """Input distributions: the inputs of a task with values that expose shortcuts.
 
-In all distributions zeros (masks, triangles) stay zero.
+In all distributions zeros (masks, triangles) stay zero; padded rows have more zeros.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import math
 import torch
 
 AS_GIVEN = "as given"
-ODD_ROWS, INFINITIES, NEGATIVE_INFINITIES = "odd rows", "infinities", "negative infinities"
+ODD_ROWS, PADDED_ROWS = "odd rows", "padded rows"
+INFINITIES, NEGATIVE_INFINITIES = "infinities", "negative infinities"
 WITH_INFINITIES = (INFINITIES, NEGATIVE_INFINITIES)
-DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, INFINITIES)
+DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, PADDED_ROWS, INFINITIES)
 FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
 """Replacements of distributions that do not suit a task: mild spikes if spikes overflow, and negative
 infinities alone if infinities of both signs have no defined result."""
@@ -54,6 +55,8 @@ def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int, in_place: 
         return _with_spikes(leaf, *_SPIKE_EXPONENTS[distribution], generator)
     if distribution == ODD_ROWS:
         return _with_odd_rows(leaf, generator)
+    if distribution == PADDED_ROWS:
+        return _with_padded_rows(leaf, generator)
     if distribution in WITH_INFINITIES:
         return _with_infinities(leaf, distribution == NEGATIVE_INFINITIES, generator)
     return leaf.mul_({"x3": 3.0, "x0.01": 0.01, "negated": -1.0}[distribution])
@@ -100,6 +103,23 @@ def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tens
         odd = torch.where(draw < 0.25, part + offset[rows], part)
         odd = torch.where(draw > 0.75, constant.to(leaf.dtype).expand_as(part), odd)
         leaf[rows] = torch.where(part == 0, part, odd)
+    return leaf
+
+
+def _with_padded_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A quarter of the rows is zero, an eighth starts and an eighth ends with zeros; the rest as given."""
+    if leaf.dim() < 2:
+        return leaf
+    draws, cuts = (
+        torch.rand((*leaf.shape[:-1], 1), generator=generator, device=leaf.device) for _ in range(2)
+    )
+    places = torch.arange(leaf.shape[-1], device=leaf.device) / leaf.shape[-1]
+    step = max(1, _PIECE // (leaf.numel() // leaf.shape[0]))
+    for first_row in range(0, leaf.shape[0], step):
+        rows = slice(first_row, first_row + step)
+        draw, cut = draws[rows], cuts[rows]
+        padded = (draw < 0.25) | ((draw > 0.75) & ((draw < 0.875) ^ (places > cut)))
+        leaf[rows].masked_fill_(padded, 0)
     return leaf
 
 

@@ -11,7 +11,7 @@ import io
 import pickle
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -199,10 +199,22 @@ class Reference:
         if self.task.form == "kernelbench":
             with torch.device(self.device):
                 values = self._reporting_errors("get_inputs", self._get_inputs_of_shape)
+            if not isinstance(values, Iterable) or isinstance(values, (torch.Tensor, str, Mapping)):
+                raise BadInput(
+                    f"task {self.task.name}: get_inputs returned a {type(values).__name__}; "
+                    "return a list of the arguments of forward"
+                )
         else:
-            values = _shuffled(self._payload["inputs"][self._shape.example], self.device)
+            given = self._payload["inputs"][self._shape.example]
+            values = self._reporting_errors("reading its inputs", lambda: _shuffled(given, self.device))
         leaves: list[torch.Tensor] = []
         form = self._reporting_errors("get_inputs", lambda: tree.flatten(list(values), leaves))
+        for index, leaf in enumerate(leaves):
+            if leaf.layout is not torch.strided or leaf.is_meta or leaf.is_quantized or leaf.is_nested:
+                raise BadInput(
+                    f"task {self.task.name}: input {index} is not a dense tensor with data; "
+                    "make such a tensor in forward, from dense inputs"
+                )
         return form, [leaf.detach().to(self.device) for leaf in leaves]
 
     def _get_inputs_of_shape(self) -> Any:

@@ -380,6 +380,8 @@ def _read_entry(path: Path) -> JobEntry | ResultEntry:
         return parse_entry(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise DamagedEntry("it is not UTF-8 text") from None
+    except IsADirectoryError:
+        raise DamagedEntry("it is a folder") from None
 
 
 def _read_holder(path: Path) -> tuple[LeaseHolder, float] | None:
