@@ -143,6 +143,9 @@ class Ceilings(Record):
     cache_bytes: int
     rates: dict[str, float]
     """Operations per second of square matrix products by unit; fp64 and fp16 where a task has needed them."""
+    loop_share: float = 0.0
+    """Bandwidth of a vector loop that reads one array and writes another, in that of a copy (CPU); 0: not
+    measured."""
 
     def with_best_of(self, other: Ceilings) -> Ceilings:
         """The higher of both in each rate."""
@@ -154,6 +157,7 @@ class Ceilings(Record):
                 unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0))
                 for unit in self.rates | other.rates
             },
+            loop_share=self.loop_share or other.loop_share,
         )
 
     def bandwidth_for(self, nbytes: float) -> float:

@@ -93,6 +93,11 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
     `call` runs at least six times.
     """
     skipped: list[Skipped] = []
+    counters, sampler = PerfCounters(), None
+    try:
+        sampler = CpuSampler()  # before the warm calls: its buffers may take memory that they reuse
+    except (BuildError, OSError) as error:
+        skipped.append(Skipped("CPU samples", str(error)[:300], "install g++ or clang++"))
     call()
     warm_start, started = _thread_seconds(), time.perf_counter()
     while time.perf_counter() - started < _WARM_SECONDS:
@@ -100,12 +105,8 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
     busy_threads = [
         thread for thread, spent in _thread_seconds().items() if spent > warm_start.get(thread, 0.0)
     ]
-    counters, sampler = PerfCounters(), None
-    try:
-        sampler = CpuSampler()
-    except (BuildError, OSError) as error:
-        skipped.append(Skipped("CPU samples", str(error)[:300], "install g++ or clang++"))
     call_seconds: list[float] = []
+    faults: list[int] = []
     native_seconds: list[float] = []
     native_calls = 0
     with ExitStack() as stack:
@@ -124,8 +125,10 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
                 break
             # the sampler's own calls are native too
             meter_seconds, meter_calls = NATIVE_CALLS.seconds, NATIVE_CALLS.calls
+            faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             call()
             call_seconds.append(time.perf_counter() - now)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before)
             native_seconds.append(NATIVE_CALLS.seconds - meter_seconds)
             native_calls += NATIVE_CALLS.calls - meter_calls
         usage, threads_after = resource.getrusage(resource.RUSAGE_SELF), _thread_seconds()
@@ -146,7 +149,7 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         system_ms=1e3 * system / calls,
         cpu_ms=1e3 * (user + system) / calls,
         concurrency=(user + system) / wall,
-        minor_faults=(usage.ru_minflt - usage_before.ru_minflt) / calls,
+        minor_faults=statistics.median(faults),  # the allocator's memory grows in some calls
         voluntary_switches=(usage.ru_nvcsw - usage_before.ru_nvcsw) / calls,
         involuntary_switches=(usage.ru_nivcsw - usage_before.ru_nivcsw) / calls,
         threads=threads,
