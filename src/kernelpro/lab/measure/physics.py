@@ -13,14 +13,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import torch
 
 from kernelpro.lab.measure.oracle import tf32
 from kernelpro.records import Ceilings, Work, digest, folders
-from kernelpro.records.profiling import MAX_CPU_FLUSH
 
 _BANDWIDTH_MARGIN = 1.15
 """A read-only kernel beats a copy by a few percent (4.38 against 4.30 TB/s on an H200)."""
@@ -81,7 +80,8 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     A GPU is measured once (about a second). A CPU is shared with other work, and its speed under load is no
     ceiling: it is measured again (half a second, once a minute at most), and the best value ever seen counts.
     """
-    key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
+    measured = ",".join(field.name for field in fields(Ceilings))  # other versions may have others
+    key = digest(device, name, torch.__version__, str(torch.get_num_threads()), measured)
     cache = folders.cache(f"ceilings-{key}.json")
     cached = _read_cache(cache)
     fresh = cached is not None and (
@@ -169,35 +169,39 @@ def _measure_cpu() -> Ceilings:
     cache = last_level_cache()
     cached = max(_copy_rate("cpu", size, _no_synchronization, 20) for size in (128 << 10, 1 << 20, 4 << 20))
     rates = {"fp32": _rate("cpu", "fp32")}
-    return Ceilings(
-        _copy_rate("cpu", max(256 << 20, 4 * cache), _no_synchronization, 1),
-        cached,
-        cache,
-        rates,
-        _loop_share(cache),
-    )
+    bandwidth, loop_share = _large_copy(max(256 << 20, 4 * cache))
+    return Ceilings(bandwidth, cached, cache, rates, loop_share)
 
 
-_LOOP_BYTES, _LOOP_ROUNDS = 32 << 20, 5
-"""Of each array, about what a task has; and calls of each side, of which the best counts."""
+_ROUNDS = 4
 
 
-def _loop_share(cache: int) -> float:
-    """Bandwidth of the simplest vector loop in that of a copy, with cold caches.
+def _large_copy(nbytes: int) -> tuple[float, float]:
+    """Bytes per second of a copy that no cache holds, and the bandwidth of the simplest vector loop in it.
 
-    A copy may use instructions that write around the cache, which compilers do not choose for loops. CPU time
-    is compared, in turn: other work on the machine lengthens both sides, and waiting for a core neither.
+    A copy may use instructions that write around the cache, which compilers do not choose for loops.
     """
-    source = torch.ones(_LOOP_BYTES // 4, dtype=torch.float32)
-    target, evicted = torch.empty_like(source), torch.empty(min(2 * cache, MAX_CPU_FLUSH), dtype=torch.uint8)
-    calls = (lambda: target.copy_(source), lambda: torch.mul(source, 2.0, out=target))
+    source = torch.ones(nbytes // 4, dtype=torch.float32)
+    target = torch.empty_like(source)
+    copy, loop = _busy_seconds(
+        lambda: target.copy_(source), lambda: torch.mul(source, 2.0, out=target), repeats=_ROUNDS
+    )
+    return 2 * nbytes / copy, min(1.0, copy / loop)
+
+
+def _busy_seconds(*calls: Callable[[], object], repeats: int) -> list[float]:
+    """Best time of calls that divide their work evenly among torch's threads, in turn, by their CPU time.
+
+    Other work on the machine makes them wait for a core, which is no property of the machine.
+    """
     best = [float("inf")] * len(calls)
-    for index in range(len(calls) * _LOOP_ROUNDS):
-        evicted.zero_()
-        begun = time.process_time()
-        calls[index % len(calls)]()
-        best[index % len(calls)] = min(best[index % len(calls)], time.process_time() - begun)
-    return min(1.0, best[0] / best[1]) if best[1] > 0 else 0.0
+    for index in range(len(calls) * (1 + repeats)):
+        side, wall, begun = index % len(calls), time.perf_counter(), time.process_time()
+        calls[side]()
+        busy = (time.process_time() - begun) / torch.get_num_threads()
+        if index >= len(calls):  # the first call touches fresh memory
+            best[side] = min(best[side], busy or time.perf_counter() - wall)
+    return best
 
 
 def _no_synchronization() -> None:
