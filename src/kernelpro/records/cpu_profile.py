@@ -168,6 +168,8 @@ class CpuRun(Record):
     """Work of all threads over the work of the busiest."""
     alone_ms: float | None = None
     """CPU time of the best call with one OpenMP thread; None on one core."""
+    flushed_ms: float | None = None
+    """The same with subnormal numbers flushed to zero; None where the processor cannot."""
     operators: tuple[OperatorTime, ...] | None = None
     """torch operators, longest first."""
     samples: CpuSamples | None = None

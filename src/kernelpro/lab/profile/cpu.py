@@ -139,6 +139,11 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         skipped.append(counters.skipped)
     spent = {thread: after - threads_before.get(thread, 0.0) for thread, after in threads_after.items()}
     threads, effective_threads = _thread_times(spent, user + system, wall, calls, samples)
+    alone_ms = _single_thread_ms(call, seconds / 4)
+    flushed_ms = None
+    if alone_ms is not None and torch.set_flush_denormal(True):
+        flushed_ms = _single_thread_ms(call, seconds / 8)
+        torch.set_flush_denormal(False)
     run = CpuRun(
         calls=calls,
         call_ms=1e3 * statistics.median(call_seconds),
@@ -154,7 +159,8 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         involuntary_switches=(usage.ru_nivcsw - usage_before.ru_nivcsw) / calls,
         threads=threads,
         effective_threads=effective_threads,
-        alone_ms=_single_thread_ms(call, seconds / 4),
+        alone_ms=alone_ms,
+        flushed_ms=flushed_ms,
         operators=measure_operators(call),
         samples=samples,
         counters={name: value / calls for name, value in counters.values.items()},
