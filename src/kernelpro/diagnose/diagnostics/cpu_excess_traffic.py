@@ -40,6 +40,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     faults = system_share(context.cpu)
     copied = faults >= MIN_PASS_SHARE and _copied_share(context.cpu) >= _COPIED
     left = [(1 - faults) * weight for weight in weights] if copied else _without_faults(weights, faults)
+    fused = max(left)
+    if faults >= MIN_PASS_SHARE and not copied and context.cpu.loops and context.cpu.loops[0].bits:
+        fused = min(fused, 1 / context.reachable_gain)  # passes over fresh memory also miss caches and TLB
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -48,8 +51,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
-        saved_share=1 - (0.0 if copied else faults) - max(left),
-        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(left):.0%} "
+        saved_share=1 - shares.libm - (0.0 if copied else faults) - fused,
+        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {fused:.0%} "
         "of the time" + (" without page faults" if left != weights else ""),
         where=passes[0].where if passes else "",
         claims=(*DIAGNOSTIC.claims, "operating_system") if copied else None,

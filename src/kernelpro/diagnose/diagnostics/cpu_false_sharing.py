@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.cpu_loops import INTERLEAVED, MIN_SHARE, hot_loops, inflation, interleaves
+from kernelpro.diagnose.cpu_loops import INFLATED, INTERLEAVED, MIN_SHARE, hot_loops, inflation, interleaves
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import CpuLoop, Evidence
 
 _ATOMIC_COST = 120.0
 """In simple instructions: an atomic addition of floats loads, adds and exchanges in a chain, which takes
 10 ns on an ARM core and 19 ns on a Xeon, alone on one address."""
-INFLATED = 1.4
-"""CPU time of all threads over that of one thread alone. Shared caches and memory account for less in
-loops of scalar updates. Where each thread updates every n-th element of an array, that alone is enough."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:

@@ -29,6 +29,9 @@ from kernelpro.records.cpu_profile import CpuCode, CpuRun, CpuSamples, ThreadTim
 
 _WARM_SECONDS = 0.05
 """Several ticks of the kernel, which updates the CPU time of running threads only then."""
+_TAKES_PART = 0.03
+"""CPU time of a thread, in that of the busiest, from which it is sampled. Signals would wake a thread of the
+sandbox that waits for a message, and find it at work in libc."""
 _TARGET_SAMPLES = 500
 """With these, a share of 10 % is known to within 2 %."""
 
@@ -102,9 +105,9 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
     warm_start, started = _thread_seconds(), time.perf_counter()
     while time.perf_counter() - started < _WARM_SECONDS:
         call()
-    busy_threads = [
-        thread for thread, spent in _thread_seconds().items() if spent > warm_start.get(thread, 0.0)
-    ]
+    warm = {thread: spent - warm_start.get(thread, 0.0) for thread, spent in _thread_seconds().items()}
+    least = _TAKES_PART * max(warm.values(), default=0.0)
+    busy_threads = [thread for thread, spent in warm.items() if spent > least]
     call_seconds: list[float] = []
     faults: list[int] = []
     native_seconds: list[float] = []
