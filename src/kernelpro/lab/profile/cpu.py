@@ -226,7 +226,7 @@ def _thread_times(
 
 
 def _single_thread_ms(call: Callable[[], object], seconds: float) -> tuple[float | None, float | None]:
-    """Return the CPU time of the best call with one OpenMP thread (torch's setting applies to candidates), and
+    """Return the CPU time of the best call with one OpenMP thread (torch's setting applies to candidates) and
     of the best that flushes subnormal numbers to zero; None on one core, and where that is impossible.
 
     On a busy machine their durations would be longer. The two take turns."""
