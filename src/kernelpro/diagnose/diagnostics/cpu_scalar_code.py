@@ -50,10 +50,10 @@ def _is_scalar(context: DiagnosticContext, loop: CpuLoop) -> object:
         return False
     if own_calls(loop):
         return True
-    other_cause = loop.indirect or (loop.chain and loop.accumulators <= MAX_CHAINS)
+    other_cause = bool(loop.indirect or (loop.chain and loop.accumulators <= MAX_CHAINS))
     if loop.updates:  # sums of many rows in memory, as an array of structures
-        shared = loop.calls or (loop.parallel and inflation(context) >= INFLATED)  # a lock, or cache lines
-        other_cause = other_cause or loop.carried or shared or interleaves(context, loop)
+        shared = bool(loop.calls) or (loop.parallel and inflation(context) >= INFLATED)  # a lock, cache lines
+        other_cause = other_cause or loop.carried > 0 or shared or interleaves(context, loop)
     else:
         other_cause = other_cause or 2 * loop.count("double") >= loop.count("scalar_float")
     return loop.count("scalar_float") and not other_cause
