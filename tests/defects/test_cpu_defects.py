@@ -134,6 +134,5 @@ def test_every_tool_has_its_case() -> None:
     assert len(DEFECTS) >= 9 and len(CONTROLS) >= 4
     planted = {name for path in DEFECTS for name in about(path)["defect"].split("/")}
     known = {diagnostic.name for diagnostic in DIAGNOSTICS if diagnostic.target == "cpu"}
-    assert planted == known - {"cpu_memory_roof"}, (
-        "a healthy candidate at the roof is what that one speaks of"
-    )
+    # a healthy candidate is at the roof; some processors compute with subnormal numbers at full speed
+    assert planted == known - {"cpu_memory_roof", "cpu_subnormals"}

@@ -208,3 +208,48 @@ def test_the_page_says_where_a_call_on_the_cpu_spends_its_time() -> None:
         " 60%  innermost loop at kernel.cpp:7, 128-bit vectors  y[i] = x[i];\n"
         "effective threads: 1.8 of 2 cores (work of each, ms: 0.0500, 0.0400); one thread takes 0.1900 ms\n"
     )
+
+
+def test_subnormal_numbers_are_named_where_flushing_them_saves_time() -> None:
+    slow = profile({"alone_ms": 0.19, "flushed_ms": 0.1})
+    finding = analyze("cpu_subnormals", slow)
+    assert finding and finding.gain.factor == pytest.approx(1.9, rel=0.02)
+    assert analyze("cpu_subnormals", profile({"alone_ms": 0.19, "flushed_ms": 0.18})) is None
+
+
+def test_gains_end_where_vector_loops_of_this_machine_do() -> None:
+    chain = {**LOOP, "bits": 0, "mix": {"scalar_float": 2}, "chain": 1, "accumulators": 1, "share": 1.0}
+    gains = []
+    for share in (0.4, 0.8):
+        measured = profile(loops=[chain])
+        ceilings = replace(measured.ceilings, loop_share=share)
+        finding = analyze("cpu_dependency_chain", replace(measured, ceilings=ceilings))
+        assert finding and "capped by what good kernels reach" in finding.gain.basis
+        gains.append(finding.gain.factor)
+    assert gains[1] == pytest.approx(2 * gains[0], rel=0.01)
+
+
+def test_products_reach_less_of_the_floor_where_libraries_use_wider_vectors() -> None:
+    columns = {"strided": 4, "strided_bytes": 16, "streamed": 1, "streamed_bytes": 4}
+    loop = {**LOOP, "bits": 0, "mix": {"scalar_float": 2}, "share": 1.0} | columns
+    gains = []
+    for bits in (256, 512):
+        measured = profile(loops=[loop], vector_bits=bits)
+        work = replace(measured.work, matrix_flops=2e6)
+        finding = analyze("cpu_strided_access", replace(measured, work=work, floor_ms=0.03), Bound.COMPUTE)
+        assert finding
+        gains.append(finding.gain.factor)
+    assert gains[0] > gains[1] > 1
+
+
+def test_interleaved_updates_and_columns_walked_in_place_are_told_apart() -> None:
+    """Both update a number in every n-th place; only the columns are as slow as cache misses."""
+    strides = {"strided": 2, "strided_bytes": 8, "strided_stores": 1, "streamed": 1, "streamed_bytes": 4}
+    loop = {**LOOP, "bits": 0, "updates": 1, "parallel": True, "share": 1.0} | strides
+    alone = {"alone_ms": 0.1}  # the threads do not slow each other down
+    for time_ms, name, other in (
+        (0.11, "cpu_false_sharing", "cpu_strided_access"),
+        (9.0, "cpu_strided_access", "cpu_false_sharing"),
+    ):
+        measured = replace(profile(alone, loops=[loop]), time_ms=time_ms)
+        assert analyze(name, measured) and not analyze(other, measured)

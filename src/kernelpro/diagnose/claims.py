@@ -54,7 +54,7 @@ def share_claims(
             continue
         claimed = [i for i, part in enumerate(account.parts) if left[i] > 0 and _claims(finding, part)]
         available = sum(left[i] for i in claimed)
-        whole = sum(part.ms for part in account.parts if part.part != "floor" and _claims(finding, part))
+        whole = claimed_ms(finding, account)
         if finding.explained_by:
             names = {name for i in claimed for name in taken[i]}
             if available < MIN_OWN * account.total_ms or available < whole or names or not finding.claims:
@@ -76,6 +76,11 @@ def share_claims(
         kinds = dict.fromkeys(account.parts[i].part for i in claimed)
         shared.append(replace(finding, claims=tuple(kinds), saves_ms=saves))
     return sorted(shared, key=_order), left
+
+
+def claimed_ms(finding: Finding, account: Account) -> float:
+    """All time above the floor in the parts that a finding claims."""
+    return sum(part.ms for part in account.surplus if _claims(finding, part))
 
 
 def _order(finding: Finding) -> tuple[bool, bool]:

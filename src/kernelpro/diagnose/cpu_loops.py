@@ -53,12 +53,32 @@ def hot_loops(
     return problem if problem.share >= MIN_SHARE else None
 
 
-def interleaves(loop: CpuLoop) -> bool:
+_MISS_NS = 3.0
+"""Core time of an iteration from which its strided accesses miss the first caches."""
+
+
+def interleaves(context: DiagnosticContext, loop: CpuLoop) -> bool:
     """Whether the loop's strided accesses are its updates: an array in which threads have every n-th element.
 
-    With an array of its own, each thread walks contiguous memory.
+    With an array of its own, each thread walks contiguous memory. Such strides are short: where elements take
+    as long as cache misses, the loop walks down columns instead, unless threads slow each other down.
     """
-    return loop.updates > 0 and loop.strided == 2 * loop.updates and loop.parallel
+    if not (loop.updates > 0 and loop.strided == 2 * loop.updates and loop.parallel):
+        return False
+    elements = max(context.work.read_bytes, context.work.written_bytes) / 4
+    core_ns = 1e6 * context.profile.time_ms * loop.share * context.cpu.cores
+    return core_ns < _MISS_NS * elements or inflation(context) >= INTERLEAVED
+
+
+INFLATED, INTERLEAVED = 1.4, 1.15
+"""CPU time of all threads over that of one thread alone. Shared caches and memory account for less in
+loops of scalar updates. Less is enough where each thread updates every n-th element of an array."""
+
+
+def inflation(context: DiagnosticContext) -> float:
+    """CPU time of all threads over that of one thread alone."""
+    run = context.cpu.dynamic
+    return sum(thread.work_ms for thread in run.threads) / run.alone_ms if run.alone_ms else 1.0
 
 
 def require_samples(context: DiagnosticContext) -> None:

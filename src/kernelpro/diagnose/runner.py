@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernelpro.diagnose import roofline
 from kernelpro.diagnose.account import ACCOUNT_METRICS, Account, make_account
-from kernelpro.diagnose.claims import share_claims, unexplained
+from kernelpro.diagnose.claims import claimed_ms, share_claims, unexplained
 from kernelpro.diagnose.diagnostic import ANY, Diagnostic, DiagnosticContext, MissingData
 from kernelpro.diagnose.kernel_names import display_name
 from kernelpro.diagnose.track_record import TrackRecord
@@ -100,7 +100,7 @@ def diagnose(
     for_energy = [d for d in applicable if d.objective == "energy"]
     if energy and (why := _energy_skip_reason(profile, classification.bound, for_energy, completed)):
         skipped.append(Skipped(ENERGY, why))
-    ranked = _rank(findings, {d.name: d for d in selected}, profile, record or TrackRecord())
+    ranked = _rank(findings, {d.name: d for d in selected}, profile, record or TrackRecord(), account)
     return Diagnosis(
         classification.bound,
         classification.confidence,
@@ -180,12 +180,17 @@ def _contexts(
 
 
 def _rank(
-    findings: list[Finding], diagnostics: dict[str, Diagnostic], profile: Profile, record: TrackRecord
+    findings: list[Finding],
+    diagnostics: dict[str, Diagnostic],
+    profile: Profile,
+    record: TrackRecord,
+    account: Account,
 ) -> list[Finding]:
     """Root causes by discounted gain, then symptoms; energy after speed.
 
     Findings inside library kernels rank last: you cannot edit them. A finding that the kernel should not be
-    called at all ranks before them.
+    called at all ranks before them. Of equal gains, as where both end at the floor, the one comes first whose
+    parts of the account are larger.
     """
     library = {display_name(kernel, profile.kernels) for kernel in profile.kernels if not kernel.authored}
 
@@ -222,6 +227,7 @@ def _rank(
             in_library(f),
             bool(f.explained_by),
             -gain(f),
+            -claimed_ms(f, account),
             f.diagnostic,
             f.kernel,
         ),

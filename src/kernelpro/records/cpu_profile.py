@@ -195,6 +195,8 @@ class CpuRun(Record):
     """Work of all threads over the work of the busiest thread."""
     alone_ms: float | None = None
     """CPU time of the best call with one OpenMP thread; None on a single core."""
+    flushed_ms: float | None = None
+    """The same with subnormal numbers flushed to zero; None if the processor cannot do that."""
     operators: tuple[OperatorTime, ...] | None = None
     """torch operators, longest first."""
     samples: CpuSamples | None = None

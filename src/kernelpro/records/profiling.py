@@ -176,6 +176,9 @@ class Ceilings(Record):
     rates: dict[str, float]
     """Operations per second of square matrix products by unit (fp32, tf32, bf16, ...). fp64 and fp16 are
     measured only if a task needs them."""
+    loop_share: float = 0.0
+    """CPU: bandwidth of a vector loop that reads one array and writes another, as a share of the copy's; 0 if
+    not measured."""
 
     def with_best_of(self, other: Ceilings) -> Ceilings:
         """The higher of the two values of each rate."""
@@ -187,6 +190,7 @@ class Ceilings(Record):
                 unit: max(self.rates.get(unit, 0.0), other.rates.get(unit, 0.0))
                 for unit in self.rates | other.rates
             },
+            loop_share=self.loop_share or other.loop_share,
         )
 
     def bandwidth_for(self, nbytes: float) -> float:

@@ -15,6 +15,8 @@ from kernelpro.records.cpu_profile import Sweep
 
 MIN_PASS_SHARE = 0.05
 """Share of the time from which a loop counts as a pass over the data."""
+_COVERED = 0.8
+"""Share of the time in passes from which the rest, beside libm, goes with them; else it is no traffic."""
 _INTERPRETED = 0.15
 _COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
 _COPIED = 0.1
@@ -41,6 +43,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     faults = system_share(context.cpu)
     copied = faults >= MIN_PASS_SHARE and _copied_share(context.cpu) >= _COPIED
     left = [(1 - faults) * weight for weight in weights] if copied else _without_faults(weights, faults)
+    in_passes = 1 - shares.libm if sum(weights) >= _COVERED else sum(weights)
+    fused = max(left)
+    if faults >= MIN_PASS_SHARE and not copied and context.cpu.loops and context.cpu.loops[0].bits:
+        fused = min(fused, 1 / context.reachable_gain)  # passes over fresh memory also miss caches and TLB
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -49,8 +55,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
-        saved_share=1 - (0.0 if copied else faults) - max(left),
-        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {max(left):.0%} "
+        saved_share=in_passes - (0.0 if copied else faults) - fused,
+        basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {fused:.0%} "
         "of the time" + (" without page faults" if left != weights else ""),
         where=passes[0].where if passes else "",
         claims=(*DIAGNOSTIC.claims, "operating_system") if copied else None,

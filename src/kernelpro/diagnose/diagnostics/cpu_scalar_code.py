@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelpro.diagnose.account.loop_time import own_calls
-from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops
+from kernelpro.diagnose.cpu_loops import INFLATED, MAX_CHAINS, MIN_SHARE, hot_loops, inflation, interleaves
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
 from kernelpro.records import CpuLoop, Evidence
@@ -14,7 +14,7 @@ _CALL = 1.6
 
 def _analyze(context: DiagnosticContext) -> Match | None:
     lanes = context.cpu.lanes
-    loops = hot_loops(context, _is_scalar)
+    loops = hot_loops(context, lambda loop: _is_scalar(context, loop))
     if loops is None:
         return None
     reasons = "; ".join(loops.worst.reasons) or "the compiler gives no reason"
@@ -40,22 +40,22 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 def _saved_calls(context: DiagnosticContext, lanes: int) -> float:
     """Share saved in addition by inlining: of the loops' own time, not of the functions that they call."""
-    own = hot_loops(context, lambda loop: _is_scalar(loop) and own_calls(loop), whole=False)
+    own = hot_loops(context, lambda loop: _is_scalar(context, loop) and own_calls(loop), whole=False)
     return own.share / lanes * (1 - 1 / _CALL) if own else 0.0
 
 
-def _is_scalar(loop: CpuLoop) -> object:
+def _is_scalar(context: DiagnosticContext, loop: CpuLoop) -> object:
     """Whether the loop is scalar and no other diagnostic explains why."""
     if loop.bits or loop.math or loop.strided or loop.count("integer_division", "atomic"):
         return False
     if own_calls(loop):
         return True
-    other_cause = (
-        2 * loop.count("double") >= loop.count("scalar_float")
-        or loop.updates
-        or (loop.chain and loop.accumulators <= MAX_CHAINS)
-        or loop.indirect
-    )
+    other_cause = bool(loop.indirect or (loop.chain and loop.accumulators <= MAX_CHAINS))
+    if loop.updates:  # sums of many rows in memory, as an array of structures
+        shared = bool(loop.calls) or (loop.parallel and inflation(context) >= INFLATED)  # a lock, cache lines
+        other_cause = other_cause or loop.carried > 0 or shared or interleaves(context, loop)
+    else:
+        other_cause = other_cause or 2 * loop.count("double") >= loop.count("scalar_float")
     return loop.count("scalar_float") and not other_cause
 
 
@@ -75,5 +75,5 @@ DIAGNOSTIC = Diagnostic(
         "errors after the loop",
         "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",
     ),
-    claims=("scalar_code",),
+    claims=("scalar_code", "double_precision"),
 )

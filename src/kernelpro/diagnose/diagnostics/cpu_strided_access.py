@@ -19,7 +19,7 @@ TLB misses."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    loops = hot_loops(context, _is_strided)
+    loops = hot_loops(context, lambda loop: _is_strided(context, loop))
     if loops is None:
         return None
     worst, misses = loops.worst, context.cpu.dynamic.counters.get("cache_misses")
@@ -45,8 +45,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     )
 
 
-def _is_strided(loop: CpuLoop) -> bool:
-    return loop.strided > 0 and 4 * loop.strided_bytes >= loop.streamed_bytes and not interleaves(loop)
+def _is_strided(context: DiagnosticContext, loop: CpuLoop) -> bool:
+    strides = loop.strided > 0 and 4 * loop.strided_bytes >= loop.streamed_bytes
+    return strides and not interleaves(context, loop)
 
 
 def _waste(loop: CpuLoop) -> float:

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import torch
@@ -82,7 +82,8 @@ def load_ceilings(device: str, name: str, unit: str) -> Ceilings:
     a ceiling: it is measured again (half a second, at most once a minute), and the best value ever measured
     counts.
     """
-    key = digest(device, name, torch.__version__, str(torch.get_num_threads()))
+    measured = ",".join(field.name for field in fields(Ceilings))  # other versions may have others
+    key = digest(device, name, torch.__version__, str(torch.get_num_threads()), measured)
     cache = folders.cache(f"ceilings-{key}.json")
     cached = _read_cache(cache)
     fresh = cached is not None and (
@@ -170,9 +171,39 @@ def _measure_cpu() -> Ceilings:
     cache = last_level_cache()
     cached = max(_copy_rate("cpu", size, _no_synchronization, 20) for size in (128 << 10, 1 << 20, 4 << 20))
     rates = {"fp32": _rate("cpu", "fp32")}
-    return Ceilings(
-        _copy_rate("cpu", max(256 << 20, 4 * cache), _no_synchronization, 1), cached, cache, rates
+    bandwidth, loop_share = _large_copy(max(256 << 20, 4 * cache))
+    return Ceilings(bandwidth, cached, cache, rates, loop_share)
+
+
+_ROUNDS = 4
+
+
+def _large_copy(nbytes: int) -> tuple[float, float]:
+    """Bytes per second of a copy that no cache holds, and the bandwidth of the simplest vector loop in it.
+
+    A copy may use instructions that write around the cache, which compilers do not choose for loops.
+    """
+    source = torch.ones(nbytes // 4, dtype=torch.float32)
+    target = torch.empty_like(source)
+    copy, loop = _busy_seconds(
+        lambda: target.copy_(source), lambda: torch.mul(source, 2.0, out=target), repeats=_ROUNDS
     )
+    return 2 * nbytes / copy, min(1.0, copy / loop)
+
+
+def _busy_seconds(*calls: Callable[[], object], repeats: int) -> list[float]:
+    """Best time of calls that divide their work evenly among torch's threads, in turn, by their CPU time.
+
+    Other work on the machine makes them wait for a core, which is no property of the machine.
+    """
+    best = [float("inf")] * len(calls)
+    for index in range(len(calls) * (1 + repeats)):
+        side, wall, begun = index % len(calls), time.perf_counter(), time.process_time()
+        calls[side]()
+        busy = (time.process_time() - begun) / torch.get_num_threads()
+        if index >= len(calls):  # the first call touches fresh memory
+            best[side] = min(best[side], busy or time.perf_counter() - wall)
+    return best
 
 
 def _no_synchronization() -> None:

@@ -370,6 +370,7 @@ def _updated_addresses(body: Sequence[CpuInstruction]) -> set[str]:
 
 def _count_indirect(body: Sequence[CpuInstruction], written: Counter[str]) -> int:
     """Count accesses to floats whose address depends on an integer that the loop loads and steps through."""
+    exchanged = {i.memory for i in body if "atomic" in i.kinds}  # values there are no indices
     indices: set[str] = set()
     for _ in range(2):  # an index may be used before the instruction that loads it for the next iteration
         for instruction in body:
@@ -377,7 +378,9 @@ def _count_indirect(body: Sequence[CpuInstruction], written: Counter[str]) -> in
                 continue
             if instruction.memory:
                 address = registers(instruction.memory)
-                steps = any(register in written for register in address)
+                steps = (
+                    any(register in written for register in address) and instruction.memory not in exchanged
+                )
                 if "load" in instruction.kinds and steps and not _STACK_REGISTERS & set(address):
                     indices |= instruction.writes - set(address)
             elif any(r in indices for operand in instruction.operands[1:] for r in registers(operand)):
@@ -385,5 +388,5 @@ def _count_indirect(body: Sequence[CpuInstruction], written: Counter[str]) -> in
     return sum(
         bool(indices & set(registers(instruction.memory)))
         for instruction in body
-        if instruction.floats and instruction.memory
+        if instruction.memory and (instruction.floats or "atomic" in instruction.kinds)
     )

@@ -36,6 +36,7 @@ _OPENMP_LIBRARY = re.compile(r"lib(g|i)?omp[\d.-]")
 _HOST_LIBRARY = re.compile(r"python|libffi|_ctypes|vdso|unknown")
 """The interpreter and its foreign-function layer, whose work threads cannot share."""
 _SOURCE = r"""
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -64,13 +65,20 @@ static void note(int, siginfo_t* info, void* context) {
     const uint32_t* code = (const uint32_t*)state->uc_mcontext.pc;
     const bool in_syscall = code[0] == 0xd4000001 || code[-1] == 0xd4000001;
     const bool asleep = in_syscall && state->uc_mcontext.regs[8] == SYS_futex;
+    const bool woken = in_syscall && (int64_t)state->uc_mcontext.regs[0] == -EINTR;
 #else
     const uint8_t* code = (const uint8_t*)state->uc_mcontext.gregs[REG_RIP];
-    const bool asleep = code[0] == 0x0f && code[1] == 0x05 && state->uc_mcontext.gregs[REG_RAX] == SYS_futex;
+    const int64_t rax = state->uc_mcontext.gregs[REG_RAX];
+    const bool asleep = code[0] == 0x0f && code[1] == 0x05 && rax == SYS_futex;
+    const bool woken = code[-2] == 0x0f && code[-1] == 0x05 && rax == -EINTR;
 #endif
     const int64_t now = cpu_time(CLOCK_THREAD_CPUTIME_ID);
     int64_t* previous = last + info->si_value.sival_int;
     if (now - *previous < 1000) return;  // the thread slept all the time
+    if (woken) {  // it slept (nanosleep, poll), and what it spent is the cost of waking it
+        *previous = now;
+        return;
+    }
     const int64_t i = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED), me = syscall(SYS_gettid);
     if (i >= most) return;
     places[i] = (int64_t)code;
