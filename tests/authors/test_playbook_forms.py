@@ -165,3 +165,10 @@ def test_tiles_come_first_where_the_library_is_slow() -> None:
     for layer, shape in (("Conv3d(16, 32, 3)", "2, 16, 6, 6, 6"), ("Conv2d(8, 32, 3)", "2, 8, 9, 9")):
         task = make_task("F.relu(self.m(a))", f"torch.randn({shape})", f"self.m = nn.{layer}")
         assert next(iter(first_sources(task, "cuda", "triton"))) == "implicit_gemm", layer
+
+
+def test_tiles_of_convolutions_have_an_alignment_that_triton_sees() -> None:
+    """With `first_k % channels` Triton 3.6 copies 4 bytes at a time instead of 16."""
+    task = make_task("self.m(a)", "torch.randn(2, 64, 9, 9)", "self.m = nn.Conv2d(64, 32, 3, bias=False)")
+    source = first_sources(task, "cuda", "triton")["implicit_gemm"]
+    assert "(first_k - tap * 192) + tl.arange(0, TILE_K)" in source and "first_k %" not in source
