@@ -21,6 +21,7 @@ import argparse
 import ast
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -69,6 +70,8 @@ _MULTIPLES = (2, 4, 8, 16, 48, 64, 0)
 """What divides the channels; 0: unchanged."""
 _FIRST_SIZES = (11, 19, 35, 67, 131, 0)
 """The first of the other sizes; 0: unchanged. Problems without windows begin with 67: more than a tile."""
+_MAX_ELEMENTS = 1 << 16
+"""Of the inputs, if such sizes work: the interpreter takes seconds for a million."""
 _SECONDS_PER_PROBLEM = 150
 
 
@@ -123,12 +126,15 @@ class _Shrink(ast.NodeTransformer):
 def small_task(problem: Problem) -> Task:
     """The problem with the first sizes that its reference accepts."""
     first_sizes = _FIRST_SIZES if "kernel_size" in problem.task.source else (67, 35, *_FIRST_SIZES)
-    for batch, first, multiple in itertools.product((3, None), first_sizes, _MULTIPLES):
+    attempts = itertools.product((_MAX_ELEMENTS, math.inf), (3, None), first_sizes, _MULTIPLES)
+    for most, batch, first, multiple in attempts:
         module = _Shrink(multiple, first, batch).visit(ast.parse(problem.task.source))
         task = replace(problem.task, source=ast.unparse(module))
         try:
             reference = Reference(task, "cpu", 0)
             form, leaves = reference.inputs(1)
+            if sum(leaf.numel() for leaf in leaves) > most:
+                continue
             with torch.no_grad():
                 reference.model()(*tree.unflatten(form, leaves))
         except Exception:  # sizes that do not fit together raise anything

@@ -172,3 +172,12 @@ def test_tiles_of_convolutions_have_an_alignment_that_triton_sees() -> None:
     task = make_task("self.m(a)", "torch.randn(2, 64, 9, 9)", "self.m = nn.Conv2d(64, 32, 3, bias=False)")
     source = first_sources(task, "cuda", "triton")["implicit_gemm"]
     assert "(first_k - tap * 192) + tl.arange(0, TILE_K)" in source and "first_k %" not in source
+
+
+def test_positions_of_windows_are_compared_with_bounds_by_tap() -> None:
+    """Not a sum minus the padding with constants: ptxas drops the -1 of some of those (syntax.py)."""
+    task = make_task(
+        "self.m(a)", "torch.randn(2, 3, 9, 11)", "self.m = nn.Conv2d(3, 32, 3, padding=1, bias=False)"
+    )
+    source = first_sources(task, "cuda", "triton")["implicit_gemm"]
+    assert " - 1 >= 0)" not in source and "% 11)) >= 1 - (" in source and "% 11)) < 12 - (" in source
