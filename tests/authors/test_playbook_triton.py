@@ -43,6 +43,7 @@ SMALL_TASKS = (
     "triangles",
     "tiled convolution",
     "tiled transposed convolution with an odd result",
+    "transposed triangles",
 )
 """Small enough to be interpreted always."""
 WIDE = ("element-wise", "rows", "masked", "transposed")

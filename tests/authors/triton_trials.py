@@ -39,6 +39,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "several rows": {**CHUNKS, "coarsening": 8, "vector_width": 4},
     "split rows": {**CHUNKS, "split": 4, "vector_width": 2},
     "several split rows": {**CHUNKS, "coarsening": 8, "vector_width": 8, "split": 2},
+    "phases apart": {"interleave": False},
 }
 """Changes to all stages of the first seed."""
 LONG_ROW_DESIGNS = ("chunks", "several rows", "split rows", "several split rows")
@@ -124,7 +125,15 @@ IMPLICIT_GEMM: dict[str, tuple[str, str, str]] = {
     ),
 }
 """Convolutions in the form of tiled products."""
-EXTRA_TASKS |= IMPLICIT_GEMM
+TRANSPOSED: dict[str, tuple[str, str, str]] = {
+    "transposed triangles": (
+        "torch.triu(a @ b), torch.tril(a @ b, -2) * 2",
+        "torch.randn(70, 40), torch.randn(40, 70)",
+        "pass",
+    )
+}
+"""Masked products whose right operand is stored transposed first."""
+EXTRA_TASKS |= IMPLICIT_GEMM | TRANSPOSED
 UNSUPPORTED = "float64"
 """A family that needs matrix products that the Triton backend does not support."""
 NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
@@ -137,6 +146,8 @@ DESIGNS_BY_TASK = {
     "long rows": LONG_ROW_DESIGNS,
     "-inf": ("best", *LONG_ROW_DESIGNS),
     **dict.fromkeys(("many rows", "whole numbers"), ("best", "chunks")),
+    "tiled transposed convolution": ("best", "phases apart"),
+    "tiled transposed convolution with an odd result": ("best", "phases apart"),
 }
 INTERPRETED = {
     name: DESIGNS_BY_TASK.get(name, ("best",))
@@ -171,9 +182,8 @@ def first_design(program: Program) -> Design:
 
 
 def program_by_name(name: str, task: Task) -> Program:
-    if name not in IMPLICIT_GEMM:
-        return program_of(task)
-    return programs_of(operator_graph_of(task), "cuda")["implicit_gemm"]
+    form = "implicit_gemm" if name in IMPLICIT_GEMM else "transposed" if name in TRANSPOSED else ""
+    return programs_of(operator_graph_of(task), "cuda")[form] if form else program_of(task)
 
 
 def tasks() -> dict[str, Task]:

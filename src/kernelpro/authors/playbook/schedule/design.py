@@ -76,6 +76,9 @@ class StageDesign:
     """GPU products: columns of a tile."""
     tile_k: int = 32
     """GPU products: terms of the sum that are loaded at once."""
+    interleave: bool = False
+    """Triton products: whether a tile has both phases of a transposed convolution with stride 2, and stores
+    them next to each other."""
     pipeline_stages: int = 3
     """GPU products: how many such loads are in flight."""
 

@@ -10,14 +10,14 @@ from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import (
     IndexExpr,
-    Loops,
     LoopVar,
+    constant,
     flat_index,
     iterations,
     unflatten_loops,
     variable,
 )
-from kernelpro.authors.playbook.ir.stages import Stage
+from kernelpro.authors.playbook.ir.stages import Guard, Stage
 from kernelpro.authors.playbook.schedule.contractions import (
     Contraction,
     find_contraction,
@@ -60,6 +60,21 @@ def _scalar_taps(match: Contraction) -> LoopVar | None:
     return LoopVar("tap", iterations(match.depth[:-1]))
 
 
+def interleaved_phase(stage: Stage) -> LoopVar | None:
+    """The loop over the two phases of a transposed convolution whose results alternate in memory: a tile that
+    has both stores them next to each other. None if there is none."""
+    oriented = oriented_contraction(stage)
+    if oriented is None or not oriented[0].columns or stage.product:
+        return None
+    match, last = oriented[0], oriented[0].columns[-1]
+
+    def alternates(phase: LoopVar) -> bool:
+        steps = [(s.index.coefficient(phase), s.index.coefficient(last)) for s in stage.stores]
+        return phase.extent == 2 and bool(steps) and all(step == (1, 2) for step in steps)
+
+    return next(filter(alternates, match.batch), None)
+
+
 class TritonMatmul:
     """The kernel of one matrix product; steps that need one of its elements at a time are its epilogue."""
 
@@ -75,7 +90,11 @@ class TritonMatmul:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
         self._contraction, self._depth = match, iterations(match.depth)
         self._taps = _scalar_taps(match)
-        self._batch = LoopVar("batch", iterations(match.batch))
+        self._phase = interleaved_phase(stage) if design.interleave else None
+        self._pair = LoopVar("pair", 2 * match.columns[-1].extent if self._phase else 0)
+        """The last loop of columns and the phase, as one loop."""
+        self._batches = tuple(var for var in match.batch if var != self._phase)
+        self._batch = LoopVar("batch", iterations(self._batches))
         self._row = LoopVar("rows", iterations(match.rows))
         self._column = LoopVar("cols", iterations(match.columns))
         self._printer.load_conditions = masked_loads(stage.expressions)
@@ -108,6 +127,7 @@ class TritonMatmul:
         stages = builder.tunable(f"PIPELINE_STAGES{number}", design.pipeline_stages, (2, 3, 4))
         builder.tune_threads(number, design.threads)
         elements = f"(TILE_M{number} + TILE_N{number}) * TILE_K{number} * PIPELINE_STAGES{number}"
+        elements = f"2 * {elements}" if self._phase else elements
         builder.derived_constants.append(
             f"# tune-if: {elements} * {2 if self._is_16_bit else 4} <= {_MAX_SHARED_BYTES}"
         )
@@ -121,15 +141,17 @@ class TritonMatmul:
             body += self._declare_mask(axis)
         visible = self._visible_tile() if fused else ""
         end = f"tl.where({visible}, {self._depth}, 0)" if visible else str(self._depth)
-        body += [
-            "acc = tl.zeros([TILE_M, TILE_N], tl.float32)",
-            f"for first_k in range(0, {end}, TILE_K):",
-        ]
-        dot = f"acc = tl.dot(a, b, acc{self._precision_argument()})"
-        tap = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
-        body += indented([*tap, *self._load_operand("a"), *self._load_operand("b"), dot])
+        accumulators = ["acc0", "acc1"] if self._phase else ["acc"]
+        body += [f"{acc} = tl.zeros([TILE_M, TILE_N], tl.float32)" for acc in accumulators]
+        body += [f"for first_k in range(0, {end}, TILE_K):"]
+        lines = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
+        for phase, acc in enumerate(accumulators):
+            lines += [*self._load_operand("a", phase), *self._load_operand("b", phase)]
+            lines += [f"{acc} = tl.dot(a, b, {acc}{self._precision_argument()})"]
+        body += indented(lines)
         printer.loop_indices = self._output_indices()
         printer.masks = self._masks_of(self._row, self._column)
+        body += self._interleave() if self._phase else []
         body += self._epilogue(dict(names)) if fused else [self._store_product()]
         tiles = f"-(-{rows} // {constants['TILE_M']}) * -(-{columns} // {constants['TILE_N']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
@@ -197,17 +219,40 @@ class TritonMatmul:
         the same time."""
         return any(store.index.coefficient(var) == 1 for store in self._stage.stores for var in self._batches)
 
-    @property
-    def _batches(self) -> Loops:
-        return self._contraction.batch
-
-    def _output_indices(self) -> dict[LoopVar, IndexExpr]:
+    def _output_indices(self, phase: int = 0) -> dict[LoopVar, IndexExpr]:
         contraction = self._contraction
         return {
-            **unflatten_loops(contraction.batch, variable(self._batch)),
+            **unflatten_loops(self._batches, variable(self._batch)),
             **unflatten_loops(contraction.rows, variable(self._row)),
             **unflatten_loops(contraction.columns, variable(self._column)),
+            **({self._phase: constant(phase)} if self._phase else {}),
         }
+
+    def _interleave(self) -> list[str]:
+        """Joins the tiles of both phases, whose columns alternate."""
+        assert self._phase
+        *loops, last = self._contraction.columns
+        wide = LoopVar("cols", 2 * self._column.extent)
+        indices = unflatten_loops([*loops, self._pair], variable(wide))
+        both = indices[self._pair]
+        self._printer.loop_indices |= indices | {last: both // 2, self._phase: both % 2}
+        lines = [
+            "acc = tl.reshape(tl.join(acc0, acc1), [TILE_M, 2 * TILE_N])",
+            "cols = 2 * first_col + tl.arange(0, 2 * TILE_N)[None, :]",
+        ]
+        if self._column in self._masks:
+            self._masks[wide] = self._masks.pop(self._column)
+            self._printer.masks = self._masks_of(self._row, wide)
+        return lines + self._declare_mask(wide)
+
+    def _joined(self, index: IndexExpr) -> IndexExpr:
+        """The index with one loop over the positions and phases of a transposed convolution."""
+        last = self._contraction.columns[-1]
+        factor = index.coefficient(self._phase) if self._phase else 0
+        if not self._phase or not factor or index.coefficient(last) != 2 * factor:
+            return index
+        alone = index - variable(last) * (2 * factor) - variable(self._phase) * factor
+        return alone + variable(self._pair) * factor
 
     def _visible_tile(self) -> str:
         """The condition under which a tile has a result that is not masked, as by torch.triu; empty if all
@@ -234,11 +279,11 @@ class TritonMatmul:
             conditions.append(f"({self._printer.index(index)} >= 0)")
         return " & ".join(conditions)
 
-    def _load_operand(self, name: str) -> list[str]:
+    def _load_operand(self, name: str, phase: int = 0) -> list[str]:
         contraction, printer, left = self._contraction, self._printer, name == "a"
         value, side = (contraction.left, self._row) if left else (contraction.right, self._column)
         depth = LoopVar(f"{name}_k", self._terms)
-        printer.loop_indices = self._output_indices() | self._depth_indices(depth)
+        printer.loop_indices = self._output_indices(phase) | self._depth_indices(depth)
         printer.masks = self._masks_of(side, depth)
         # a remainder instead of the difference hides the alignment from Triton 3.6: it copies 4 bytes, not 16
         first = f"(first_k - tap * {self._terms})" if self._taps else "first_k"
@@ -279,7 +324,8 @@ class TritonMatmul:
                 [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
             )
             text = printer.text(step.value, names)
-            lines.append(printer.store(step.tensor, step.index, text, names, step.guards))
+            guards = [Guard(self._joined(guard.index), guard.size) for guard in step.guards]
+            lines.append(printer.store(step.tensor, self._joined(step.index), text, names, guards))
         return lines
 
     def _store_product(self) -> str:

@@ -31,7 +31,7 @@ from kernelpro.authors.playbook.schedule.moves import (
 )
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
 from kernelpro.authors.playbook.triton.elementwise import broadcast_rows, find_transpose
-from kernelpro.authors.playbook.triton.matmul import oriented_contraction
+from kernelpro.authors.playbook.triton.matmul import interleaved_phase, oriented_contraction
 from kernelpro.authors.playbook.triton.row_kernel import row_fits_registers
 
 _SATURATING_PROGRAMS = 512
@@ -49,8 +49,11 @@ _MIN_RESULTS = 64 * 64
 def seeds(program: Program) -> list[Seed]:
     """Initial designs, the most promising first."""
     best = Design("triton", tuple(_initial_design(stage) for stage in program.stages))
+    interleaved = apply_change(program, best, _interleave_phases)
+    plan = "Both phases of a transposed convolution with stride 2 in one tile, stored next to each other."
     return distinct_seeds(
         [
+            *([Seed(plan, interleaved)] if interleaved else []),
             Seed(
                 "One kernel per stage: rows in registers, 16-byte accesses, matrix products on tensor cores, "
                 "tiles fit to the shape.",
@@ -285,6 +288,13 @@ def _transpose_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
     return replace(design, order="tiles", coarsening=64, threads=256)
 
 
+def _interleave_phases(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """Half the columns, as a tile has two accumulators."""
+    if design.interleave or not is_matmul(stage, design) or not interleaved_phase(stage):
+        return None
+    return replace(design, interleave=True, tile_n=max(design.tile_n // 2, 32))
+
+
 def _use_tensor_cores(stage: Stage, design: StageDesign) -> StageDesign | None:
     if design.order == "tiles" or not find_contraction(stage):
         return None
@@ -297,6 +307,12 @@ MOVES = (
         "Compute the sum as a matrix product in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         per_stage(_use_tensor_cores),
+    ),
+    Move(
+        "interleave phases",
+        "Compute both phases of a transposed convolution in one tile and store them next to each other.",
+        ("uncoalesced_access", "sector_waste"),
+        per_stage(_interleave_phases),
     ),
     Move(
         "cache rows",
