@@ -72,7 +72,6 @@ _FIRST_SIZES = (11, 19, 35, 67, 131, 0)
 """The first of the other sizes; 0: unchanged. Problems without windows begin with 67: more than a tile."""
 _MAX_ELEMENTS = 1 << 16
 """Of the inputs, if such sizes work: the interpreter takes seconds for a million."""
-_SECONDS_PER_PROBLEM = 150
 
 
 class _Shrink(ast.NodeTransformer):
@@ -258,7 +257,7 @@ def survey(problem: Problem, options: argparse.Namespace) -> list[Row]:
     process.start()
     sender.close()
     rows: list[Row] = []
-    deadline = time.monotonic() + _SECONDS_PER_PROBLEM
+    deadline = time.monotonic() + 4 * options.seconds
     try:
         while not rows or rows[-1]["status"] != "done":
             if not receiver.poll(max(deadline - time.monotonic(), 0)):
@@ -307,7 +306,9 @@ def main() -> None:
     parser.add_argument("--ids", default="")
     parser.add_argument("--level", type=int, action="append", default=[])
     parser.add_argument("--moves", type=int, default=3, help="random designs of each problem")
-    parser.add_argument("--seconds", type=int, default=40, help="for one design")
+    parser.add_argument(
+        "--seconds", type=int, default=40, help="for a design; a problem has four times as many"
+    )
     parser.add_argument("--keep", type=Path, help="a folder for the sources of designs that are not right")
     options = parser.parse_args()
     if options.language == "triton":

@@ -40,6 +40,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "split rows": {**CHUNKS, "split": 4, "vector_width": 2},
     "several split rows": {**CHUNKS, "coarsening": 8, "vector_width": 8, "split": 2},
     "phases apart": {"interleave": False},
+    "no registers": {"via_registers": False},
 }
 """Changes to all stages of the first seed."""
 LONG_ROW_DESIGNS = ("chunks", "several rows", "split rows", "several split rows")
@@ -141,7 +142,9 @@ NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
 DESIGNS_BY_TASK = {
     **dict.fromkeys(("sums of rows", "losses", "masks"), ("best", "chunks")),
     **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "several rows")),
-    **dict.fromkeys(("norms", "matrix products"), ("best", "several split rows")),
+    "norms": ("best", "several split rows"),
+    "matrix products": ("best", "no registers", "several split rows"),
+    "triangles": ("best", "no registers"),
     "a chain over rows": LONG_ROW_DESIGNS,
     "long rows": LONG_ROW_DESIGNS,
     "-inf": ("best", *LONG_ROW_DESIGNS),
@@ -171,6 +174,7 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
     "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),
+    "strided product": ("a @ b", "torch.randn(512, 2048), torch.randn(2048, 1024)"),
     "half product": ("a @ b", "torch.randn(2048, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()"),
 }
 

@@ -79,6 +79,9 @@ class StageDesign:
     interleave: bool = False
     """Triton products: whether a tile has both phases of a transposed convolution with stride 2, and stores
     them next to each other."""
+    via_registers: bool = False
+    """Triton products of float32: whether an operand that is contiguous across the sum is the left one, which
+    tensor cores take from registers."""
     pipeline_stages: int = 3
     """GPU products: how many such loads are in flight."""
 

@@ -38,18 +38,40 @@ _MIN_TAP_TERMS = 32
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
+def oriented_contraction(stage: Stage, via_registers: bool = False) -> tuple[Contraction, bool] | None:
     """The contraction with its columns along the contiguous loop of the results, and whether its sides were
     swapped for that. Triton lets neighbouring threads access the last axis of a tile where it cannot prove
-    which one is contiguous."""
+    which one is contiguous. `via_registers`: with its strided operand on the left, if it has one."""
     match = find_contraction(stage)
+    if match and via_registers and (side := strided_side(stage)):
+        return (_swapped(match), True) if side == "right" else (match, False)
     if match is None or stage.product or not stage.stores:
         return (match, False) if match else None
     index = stage.stores[0].index
     loops = [var for var in (*match.rows, *match.columns) if index.coefficient(var)]
     if not loops or min(loops, key=index.coefficient) not in match.rows:
         return match, False
-    return replace(match, left=match.right, right=match.left, rows=match.columns, columns=match.rows), True
+    return _swapped(match), True
+
+
+def _swapped(match: Contraction) -> Contraction:
+    return replace(match, left=match.right, right=match.left, rows=match.columns, columns=match.rows)
+
+
+def strided_side(stage: Stage) -> str:
+    """Which operand of a product of float32, left or right, is contiguous across the sum instead of along it;
+    empty if none is. Tensor cores want TF32 operands along the sum in shared memory, so Triton would
+    transpose it 4 bytes at a time; from registers they take the left operand in any order."""
+    match = find_contraction(stage)
+    if match is None:
+        return ""
+    for name, value, side in (("left", match.left, match.rows), ("right", match.right, match.columns)):
+        if value.op != "load" or value.dtype != "float32":
+            continue
+        index = value.data[1]
+        if index.coefficient(match.depth[-1]) != 1 and any(index.coefficient(var) == 1 for var in side):
+            return name
+    return ""
 
 
 def _scalar_taps(match: Contraction) -> LoopVar | None:
@@ -83,25 +105,30 @@ class TritonMatmul:
     ):
         self._builder, self._printer = builder, builder.printer
         self._stage, self._design, self._number, self._precision = stage, design, number, precision
-        oriented = oriented_contraction(stage)
+        self._via_registers = design.via_registers and bool(strided_side(stage))
+        oriented = oriented_contraction(stage, self._via_registers)
         assert oriented, "the caller checks that the stage is a contraction"
         match, self._is_swapped = oriented
         if match.left.dtype not in _DTYPES:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
         self._contraction, self._depth = match, iterations(match.depth)
         self._taps = _scalar_taps(match)
-        self._phase = interleaved_phase(stage) if design.interleave else None
+        self._phase = interleaved_phase(stage) if design.interleave and not self._via_registers else None
         self._pair = LoopVar("pair", 2 * match.columns[-1].extent if self._phase else 0)
         """The last loop of columns and the phase, as one loop."""
         self._batches = tuple(var for var in match.batch if var != self._phase)
         self._batch = LoopVar("batch", iterations(self._batches))
         self._row = LoopVar("rows", iterations(match.rows))
         self._column = LoopVar("cols", iterations(match.columns))
+        self._across, self._along = self._row, self._column
+        """The axes of the stage's rows, and of the product's columns."""
+        if self._is_swapped and stage.product:
+            self._across, self._along = self._along, self._across
         self._printer.load_conditions = masked_loads(stage.expressions)
 
     def write(self) -> Stage | None:
         """Adds the kernel. Returns the rest of the stage if it does not fit into the epilogue."""
-        names, fused = name_product_elements(self._stage, variable(self._column), "acc")
+        names, fused = name_product_elements(self._stage, variable(self._along), "acc")
         if fused:
             self._write(names, fused)
             return None
@@ -109,7 +136,7 @@ class TritonMatmul:
         name = self._stage.product.name
         count = self._batch.extent * self._row.extent * self._column.extent
         self._builder.add_scratch(name, str(count), "float32")
-        self._printer.products[name] = (flat_index(self._stage.outer), self._column.extent)
+        self._printer.products[name] = (flat_index(self._stage.outer), self._along.extent)
         self._write(names, fused)
         return replace(self._stage, product=None)
 
@@ -147,7 +174,8 @@ class TritonMatmul:
         lines = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
         for phase, acc in enumerate(accumulators):
             lines += [*self._load_operand("a", phase), *self._load_operand("b", phase)]
-            lines += [f"{acc} = tl.dot(a, b, {acc}{self._precision_argument()})"]
+            left = "a + 0.0" if self._via_registers else "a"  # what is computed comes from registers
+            lines += [f"{acc} = tl.dot({left}, b, {acc}{self._precision_argument()})"]
         body += indented(lines)
         printer.loop_indices = self._output_indices()
         printer.masks = self._masks_of(self._row, self._column)
@@ -261,7 +289,7 @@ class TritonMatmul:
             return ""
         masked = masked_loads([step.value for step in self._stage.stores], "product")
         bounds = {bound for predicate in masked.values() for bound in predicate}
-        loops = {var: variable(self._column) for step in self._stage.stores for var in step.loops}
+        loops = {var: variable(self._along) for step in self._stage.stores for var in step.loops}
         if len(masked) != 1 or any(len(step.loops) != 1 for step in self._stage.stores):
             return ""
         conditions = []
@@ -319,7 +347,7 @@ class TritonMatmul:
     def _epilogue(self, names: dict[Expr, str]) -> list[str]:
         printer, lines = self._printer, list[str]()
         for step in self._stage.stores:
-            printer.loop_indices.update(unflatten_loops(step.loops, variable(self._column)))
+            printer.loop_indices.update(unflatten_loops(step.loops, variable(self._along)))
             lines += printer.statements(
                 [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
             )
@@ -331,9 +359,8 @@ class TritonMatmul:
     def _store_product(self) -> str:
         """Stores the tile for the kernels that follow."""
         assert self._stage.product
-        columns = self._column.extent
-        batch = f"batch * {self._row.extent * columns} + " if self._batch.extent > 1 else ""
+        columns = self._along.extent
+        batch = f"batch * {self._row.extent * self._column.extent} + " if self._batch.extent > 1 else ""
         mask = " & ".join(self._printer.masks.values())
-        return self._printer.store_to(
-            self._stage.product.name, f"{batch}rows * {columns} + cols", "acc", mask
-        )
+        index = f"{batch}{self._across.name} * {columns} + {self._along.name}"
+        return self._printer.store_to(self._stage.product.name, index, "acc", mask)
