@@ -26,6 +26,7 @@ import multiprocessing
 import os
 import random
 import re
+import statistics
 import sys
 import time
 import warnings
@@ -59,6 +60,7 @@ from kernelpro.suites.problems import Problem, find_problems
 Row = dict[str, Any]
 Node = TypeVar("Node", bound=ast.AST)
 _LIBDEVICE_ON_CPU = Path(__file__).resolve().parent.parent / "tests" / "authors" / "libdevice_on_cpu.py"
+_PAIRS = 25
 _KEPT = re.compile(
     r"kernel|stride|pad|dilation|group|head|scale|drop|eps|alpha|beta|gamma|momentum|slope|min|max_val|margin"
     r"|layers|expan|reduction|pool|factor|shift|window|ratio|depths|blocks"
@@ -122,10 +124,12 @@ class _Shrink(ast.NodeTransformer):
         return known.setdefault(size, min(size, first + step * len(known)))
 
 
-def small_task(problem: Problem) -> Task:
-    """The problem with the first sizes that its reference accepts."""
+def small_task(problem: Problem, first_size: int = 0) -> Task:
+    """The problem with the first sizes that its reference accepts, beginning with `first_size` if given."""
     first_sizes = _FIRST_SIZES if "kernel_size" in problem.task.source else (67, 35, *_FIRST_SIZES)
-    attempts = itertools.product((_MAX_ELEMENTS, math.inf), (3, None), first_sizes, _MULTIPLES)
+    limits = (math.inf,) if first_size else (_MAX_ELEMENTS, math.inf)
+    first_sizes = (first_size, *first_sizes) if first_size else first_sizes
+    attempts = itertools.product(limits, (3, None), first_sizes, _MULTIPLES)
     for most, batch, first, multiple in attempts:
         module = _Shrink(multiple, first, batch).visit(ast.parse(problem.task.source))
         task = replace(problem.task, source=ast.unparse(module))
@@ -149,7 +153,7 @@ class Trial:
         self.language, self._options = options.language, options
         self.target = next(b.target for b in BACKENDS if b.language == self.language)
         self.backend = next(b for b in BACKENDS if b.language == self.language)
-        self.task = small_task(problem)
+        self.task = small_task(problem, options.first_size)
         self._reference = Reference(self.task, "cpu", 0)
         self._graph = operator_graph(self._reference, 1)
         self._rng = random.Random(problem.label)
@@ -206,6 +210,8 @@ class Trial:
                 with time_limit(self._options.seconds):
                     row["excess"] = self._excesses(source, oracle, tolerance)
                     row["status"] = "right" if max(row["excess"].values()) <= 1 else "wrong"
+                    if self._options.time:
+                        row["over_eager"] = self._speed_up(source)
             except Exception as error:  # a design may fail in any way, and the table shows how
                 row["error"] = f"{type(error).__name__}: {error}"[-400:]
                 row["status"] = "slow" if OutOfTime.__name__ in row["error"] else "crashed"
@@ -213,6 +219,22 @@ class Trial:
                 path = self._options.keep / f"{self.task.id}_{re.sub(r'[^a-z0-9]+', '_', name)}.py"
                 path.write_text(source)
             yield row | {"seconds": round(time.monotonic() - begin, 2)}
+
+    def _speed_up(self, source: str) -> float:
+        """The median over pairs of neighbouring calls: eager's time divided by the design's."""
+        candidate = import_source(source, "candidate").ModelNew(*self._reference.init_inputs)
+        parameters.load_reference_state(candidate, self._reference.state())
+        models, (form, leaves) = (self._reference.model(), candidate), self._reference.inputs(7)
+        arguments, ratios = tree.unflatten(form, leaves), []
+        for _ in range(_PAIRS):
+            times = []
+            for model in models:
+                begin = time.perf_counter()
+                with torch.no_grad():
+                    model(*arguments)
+                times.append(time.perf_counter() - begin)
+            ratios.append(times[0] / times[1])
+        return round(statistics.median(ratios), 3)
 
     def _excesses(self, source: str, oracle: Oracle, tolerance: Tolerance) -> dict[str, float]:
         """The error by distribution, as a multiple of the tolerance."""
@@ -309,6 +331,8 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=40, help="for a design; a problem has four times as many"
     )
+    parser.add_argument("--first-size", type=int, default=0, help="larger ones, to time them")
+    parser.add_argument("--time", action="store_true", help="also the ratio to eager, on one core")
     parser.add_argument("--keep", type=Path, help="a folder for the sources of designs that are not right")
     options = parser.parse_args()
     if options.language == "triton":
