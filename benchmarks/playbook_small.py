@@ -54,7 +54,7 @@ from kernelpro.lab.tasks.graph import operator_graph
 from kernelpro.lab.tasks.inputs import AS_GIVEN, ODD_ROWS
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.lab.tuning import tunables
-from kernelpro.records import Task
+from kernelpro.records import Target, Task
 from kernelpro.suites.problems import Problem, find_problems
 
 Row = dict[str, Any]
@@ -343,7 +343,7 @@ def main() -> None:
         options.keep.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {(row["problem"], row["language"]) for row in rows if row["status"] == "done"}
-    target = "cpu" if options.language == "cpp" else "cuda"
+    target: Target = "cpu" if options.language == "cpp" else "cuda"
     for problem in find_problems(options.suite, options.level, options.ids, target):
         if (problem.label, options.language) in done:
             continue
