@@ -43,6 +43,7 @@ SMALL_TASKS = (
     "triangles",
     "tiled convolution",
     "tiled transposed convolution with an odd result",
+    "transposed triangles",
 )
 """Small enough to be interpreted always."""
 WIDE = ("element-wise", "rows", "masked", "transposed")
@@ -218,7 +219,10 @@ class TestDisassembled:
     ) -> None:
         assert set(kernels["few rows"]) == {"stage0_part0", "stage0"}
 
-    @pytest.mark.parametrize("name", with_marks(("product", "half product"), ("product",)))
+    @pytest.mark.parametrize(
+        "name",
+        with_marks(("product", "strided product", "half product"), ("product", "strided product")),
+    )
     def test_matrix_products_use_tensor_cores_and_async_copies(
         self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]
     ) -> None:

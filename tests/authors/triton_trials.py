@@ -39,6 +39,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "several rows": {**CHUNKS, "coarsening": 8, "vector_width": 4},
     "split rows": {**CHUNKS, "split": 4, "vector_width": 2},
     "several split rows": {**CHUNKS, "coarsening": 8, "vector_width": 8, "split": 2},
+    "phases apart": {"interleave": False},
+    "no registers": {"via_registers": False},
 }
 """Changes to all stages of the first seed."""
 LONG_ROW_DESIGNS = ("chunks", "several rows", "split rows", "several split rows")
@@ -124,7 +126,15 @@ IMPLICIT_GEMM: dict[str, tuple[str, str, str]] = {
     ),
 }
 """Convolutions in the form of tiled products."""
-EXTRA_TASKS |= IMPLICIT_GEMM
+TRANSPOSED: dict[str, tuple[str, str, str]] = {
+    "transposed triangles": (
+        "torch.triu(a @ b), torch.tril(a @ b, -2) * 2",
+        "torch.randn(70, 40), torch.randn(40, 70)",
+        "pass",
+    )
+}
+"""Masked products whose right operand is stored transposed first."""
+EXTRA_TASKS |= IMPLICIT_GEMM | TRANSPOSED
 UNSUPPORTED = "float64"
 """A family that needs matrix products that the Triton backend does not support."""
 NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
@@ -132,11 +142,15 @@ NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
 DESIGNS_BY_TASK = {
     **dict.fromkeys(("sums of rows", "losses", "masks"), ("best", "chunks")),
     **dict.fromkeys(("scans", "running", "sums of other dimensions"), ("best", "several rows")),
-    **dict.fromkeys(("norms", "matrix products"), ("best", "several split rows")),
+    "norms": ("best", "several split rows"),
+    "matrix products": ("best", "no registers", "several split rows"),
+    "triangles": ("best", "no registers"),
     "a chain over rows": LONG_ROW_DESIGNS,
     "long rows": LONG_ROW_DESIGNS,
     "-inf": ("best", *LONG_ROW_DESIGNS),
     **dict.fromkeys(("many rows", "whole numbers"), ("best", "chunks")),
+    "tiled transposed convolution": ("best", "phases apart"),
+    "tiled transposed convolution with an odd result": ("best", "phases apart"),
 }
 INTERPRETED = {
     name: DESIGNS_BY_TASK.get(name, ("best",))
@@ -160,6 +174,7 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
     "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),
+    "strided product": ("a @ b", "torch.randn(512, 2048), torch.randn(2048, 1024)"),
     "half product": ("a @ b", "torch.randn(2048, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()"),
 }
 
@@ -171,9 +186,8 @@ def first_design(program: Program) -> Design:
 
 
 def program_by_name(name: str, task: Task) -> Program:
-    if name not in IMPLICIT_GEMM:
-        return program_of(task)
-    return programs_of(operator_graph_of(task), "cuda")["implicit_gemm"]
+    form = "implicit_gemm" if name in IMPLICIT_GEMM else "transposed" if name in TRANSPOSED else ""
+    return programs_of(operator_graph_of(task), "cuda")[form] if form else program_of(task)
 
 
 def tasks() -> dict[str, Task]:

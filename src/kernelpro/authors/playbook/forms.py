@@ -3,6 +3,8 @@
 own             the playbook writes everything
 library         torch computes large products, convolutions and attention; the rest is fused around the calls
 implicit_gemm   as library, but the playbook writes convolutions as tiled products; only in Triton
+transposed      as own, but right operands of products are stored transposed first; only in Triton, and only
+                if half of a product is masked, so that no library call computes it
 channels_last   as library, with the channels of convolutions innermost in memory
 plain, plain_library   as own and library, without algebra: fallbacks for tasks on which algebra fails
 """
@@ -19,7 +21,7 @@ from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.records import Graph, Node, Target
 
 PLAIN_FORMS = ("plain", "plain_library")
-TRITON_FORMS = ("implicit_gemm",)
+TRITON_FORMS = ("implicit_gemm", "transposed")
 """Forms whose stages only the Triton backend writes well."""
 _FEW_CHANNELS = 16
 """Input channels up to which a tiled product beats the library's two-dimensional convolution."""
@@ -37,6 +39,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         forms.insert(
             0 if _suits_tiles(simplified) else len(forms), ("implicit_gemm", simplified, "implicit_gemm")
         )
+        if _masks_product(simplified):
+            forms += [("transposed", simplified, "transposed")]
     forms += [("own", simplified, "own")]
     if rewrites:
         forms += [("plain_library", graph, "library"), ("plain", graph, "own")]
@@ -62,7 +66,7 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
-    if form == "own":
+    if form in ("own", "transposed"):
         return program
     if form == "implicit_gemm":
         return program if _convolutions(program) < _convolutions(fuse(graph, "library")) else None
@@ -77,7 +81,7 @@ def _suits_tiles(graph: Graph) -> bool:
     """
     nodes = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
-        name = node.op.split(".")[1] if "." in node.op else ""
+        name = _operator(node)
         if not name.startswith("conv"):
             continue
         source = nodes[node.args[0]["value"]]
@@ -86,6 +90,17 @@ def _suits_tiles(graph: Graph) -> bool:
         if len(source.shape) == 4 and source.shape[1] > _FEW_CHANNELS:
             return False
     return True
+
+
+def _masks_product(graph: Graph) -> bool:
+    """Whether only a triangle of a product is needed."""
+    nodes = {node.name: node for node in graph.nodes}
+    masks = [node for node in graph.nodes if _operator(node) in ("triu", "tril")]
+    return any(_operator(nodes[mask.args[0]["value"]]) in ("matmul", "mm", "bmm") for mask in masks)
+
+
+def _operator(node: Node) -> str:
+    return node.op.split(".")[1] if "." in node.op else ""
 
 
 def _numbers(node: Node, position: int, name: str) -> list[int]:

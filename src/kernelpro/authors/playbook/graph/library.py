@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from kernelpro.authors.playbook.graph.implicit_gemm import implicit_convolution
+from kernelpro.authors.playbook.graph.matmul_and_conv import matmul
 from kernelpro.authors.playbook.graph.operator_call import OperatorCall
-from kernelpro.authors.playbook.graph.shapes import permuted, reshaped
+from kernelpro.authors.playbook.graph.shapes import permuted, reshaped, swapped
 from kernelpro.authors.playbook.graph.value_ops import add, mul
 from kernelpro.authors.playbook.graph.values import (
     InputValue,
@@ -22,10 +23,11 @@ from kernelpro.authors.playbook.graph.values import (
 )
 from kernelpro.authors.playbook.ir.expressions import FLOATING
 
-LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm"]
+LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm", "transposed"]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
 channels_last: as library, and convolutions read and write tensors with their channels innermost.
-implicit_gemm: as library, but the playbook writes convolutions as tiled products."""
+implicit_gemm: as library, but the playbook writes convolutions as tiled products.
+transposed: as own, but the right operand of a product is first stored contiguously along the sum."""
 _MIN_SIDE = 16
 """A product with a shorter side is a reduction, which the playbook writes itself."""
 
@@ -34,6 +36,8 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
     """The operator as a library call; None if the playbook writes it itself."""
     if call.dtype not in FLOATING:
         return None
+    if form == "transposed":
+        return _transposed_product(call) if call.name in ("matmul", "mm", "bmm") else None
     if call.name in _CONVOLUTIONS:
         if form == "implicit_gemm" and (result := implicit_convolution(call)):
             return result
@@ -85,6 +89,14 @@ def _product(left: Value, right: Value, call: OperatorCall) -> Value | None:
     if min(len(left.shape), len(right.shape)) < 2 or min(*left.shape[-2:], *right.shape[-2:]) < _MIN_SIDE:
         return None
     return _result("matmul", "torch.matmul({0}, {1})", call.shape, call.dtype, [left, right])
+
+
+def _transposed_product(call: OperatorCall) -> Value | None:
+    """What tensor cores read in TF32: both operands are contiguous along the sum."""
+    left, right = call.value(0), call.value(1)
+    if len(left.shape) < 2 or len(right.shape) < 2 or call.dtype != "float32":
+        return None
+    return matmul(left, swapped(Materialized(swapped(right))))
 
 
 def _addmm(call: OperatorCall) -> Value | None:

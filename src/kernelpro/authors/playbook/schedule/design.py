@@ -78,6 +78,12 @@ class StageDesign:
     """GPU products: columns of a tile."""
     tile_k: int = 32
     """GPU products: terms of the sum in a tile of an operand."""
+    interleave: bool = False
+    """Triton products: whether a tile computes both phases of a transposed convolution with stride 2, and
+    stores them interleaved."""
+    via_registers: bool = False
+    """Triton products of float32: whether an operand that is not contiguous along the sum becomes the left
+    one, which tensor cores read from registers."""
     pipeline_stages: int = 3
     """GPU products: buffers for such tiles; loads run ahead by one less."""
     wgmma: bool = False

@@ -10,14 +10,14 @@ from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import (
     IndexExpr,
-    Loops,
     LoopVar,
+    constant,
     flat_index,
     iterations,
     unflatten_loops,
     variable,
 )
-from kernelpro.authors.playbook.ir.stages import Stage
+from kernelpro.authors.playbook.ir.stages import Guard, Stage
 from kernelpro.authors.playbook.schedule.contractions import (
     Contraction,
     find_contraction,
@@ -38,18 +38,40 @@ _MIN_TAP_TERMS = 32
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-def oriented_contraction(stage: Stage) -> tuple[Contraction, bool] | None:
+def oriented_contraction(stage: Stage, via_registers: bool = False) -> tuple[Contraction, bool] | None:
     """The contraction with its columns along the contiguous loop of the results, and whether its operands
     were swapped for that. If Triton cannot prove which axis of a tile is contiguous, neighbouring threads
-    access the last one."""
+    access the last one. `via_registers`: with its strided operand on the left, if it has one."""
     match = find_contraction(stage)
+    if match and via_registers and (side := strided_side(stage)):
+        return (_swapped(match), True) if side == "right" else (match, False)
     if match is None or stage.product or not stage.stores:
         return (match, False) if match else None
     index = stage.stores[0].index
     loops = [var for var in (*match.rows, *match.columns) if index.coefficient(var)]
     if not loops or min(loops, key=index.coefficient) not in match.rows:
         return match, False
-    return replace(match, left=match.right, right=match.left, rows=match.columns, columns=match.rows), True
+    return _swapped(match), True
+
+
+def _swapped(match: Contraction) -> Contraction:
+    return replace(match, left=match.right, right=match.left, rows=match.columns, columns=match.rows)
+
+
+def strided_side(stage: Stage) -> str:
+    """Which operand of a product of float32, left or right, is contiguous across the sum instead of along it;
+    empty if none is. Tensor cores want TF32 operands along the sum in shared memory, so Triton would
+    transpose it 4 bytes at a time; from registers they take the left operand in any order."""
+    match = find_contraction(stage)
+    if match is None:
+        return ""
+    for name, value, side in (("left", match.left, match.rows), ("right", match.right, match.columns)):
+        if value.op != "load" or value.dtype != "float32":
+            continue
+        index = value.data[1]
+        if index.coefficient(match.depth[-1]) != 1 and any(index.coefficient(var) == 1 for var in side):
+            return name
+    return ""
 
 
 def _scalar_taps(match: Contraction) -> LoopVar | None:
@@ -58,6 +80,21 @@ def _scalar_taps(match: Contraction) -> LoopVar | None:
     if len(match.depth) < 2 or match.depth[-1].extent % _MIN_TAP_TERMS:
         return None
     return LoopVar("tap", iterations(match.depth[:-1]))
+
+
+def interleaved_phase(stage: Stage) -> LoopVar | None:
+    """The loop over the two phases of a transposed convolution whose results alternate in memory: a tile that
+    has both stores them next to each other. None if there is none."""
+    oriented = oriented_contraction(stage)
+    if oriented is None or not oriented[0].columns or stage.product:
+        return None
+    match, last = oriented[0], oriented[0].columns[-1]
+
+    def alternates(phase: LoopVar) -> bool:
+        steps = [(s.index.coefficient(phase), s.index.coefficient(last)) for s in stage.stores]
+        return phase.extent == 2 and bool(steps) and all(step == (1, 2) for step in steps)
+
+    return next(filter(alternates, match.batch), None)
 
 
 class TritonMatmul:
@@ -69,21 +106,30 @@ class TritonMatmul:
     ):
         self._builder, self._printer = builder, builder.printer
         self._stage, self._design, self._number, self._precision = stage, design, number, precision
-        oriented = oriented_contraction(stage)
+        self._via_registers = design.via_registers and bool(strided_side(stage))
+        oriented = oriented_contraction(stage, self._via_registers)
         assert oriented, "the caller checks that the stage is a contraction"
         match, self._is_swapped = oriented
         if match.left.dtype not in _DTYPES:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
         self._contraction, self._depth = match, iterations(match.depth)
         self._taps = _scalar_taps(match)
-        self._batch = LoopVar("batch", iterations(match.batch))
+        self._phase = interleaved_phase(stage) if design.interleave and not self._via_registers else None
+        self._pair = LoopVar("pair", 2 * match.columns[-1].extent if self._phase else 0)
+        """The last loop of columns and the phase, as one loop."""
+        self._batches = tuple(var for var in match.batch if var != self._phase)
+        self._batch = LoopVar("batch", iterations(self._batches))
         self._row = LoopVar("rows", iterations(match.rows))
         self._column = LoopVar("cols", iterations(match.columns))
+        self._across, self._along = self._row, self._column
+        """The axes of the stage's rows, and of the product's columns."""
+        if self._is_swapped and stage.product:
+            self._across, self._along = self._along, self._across
         self._printer.load_conditions = masked_loads(stage.expressions)
 
     def write(self) -> Stage | None:
         """Add the kernel. If the stage's steps do not fit into the epilogue, returns them as a stage."""
-        names, fused = name_product_elements(self._stage, variable(self._column), "acc")
+        names, fused = name_product_elements(self._stage, variable(self._along), "acc")
         if fused:
             self._write(names, fused)
             return None
@@ -91,7 +137,7 @@ class TritonMatmul:
         name = self._stage.product.name
         count = self._batch.extent * self._row.extent * self._column.extent
         self._builder.add_scratch(name, str(count), "float32")
-        self._printer.products[name] = (flat_index(self._stage.outer), self._column.extent)
+        self._printer.products[name] = (flat_index(self._stage.outer), self._along.extent)
         self._write(names, fused)
         return replace(self._stage, product=None)
 
@@ -109,6 +155,7 @@ class TritonMatmul:
         stages = builder.tunable(f"PIPELINE_STAGES{number}", design.pipeline_stages, (2, 3, 4))
         builder.tune_threads(number, design.threads)
         elements = f"(TILE_M{number} + TILE_N{number}) * TILE_K{number} * PIPELINE_STAGES{number}"
+        elements = f"2 * {elements}" if self._phase else elements
         builder.derived_constants.append(
             f"# tune-if: {elements} * {2 if self._is_16_bit else 4} <= {_MAX_SHARED_BYTES}"
         )
@@ -122,15 +169,18 @@ class TritonMatmul:
             body += self._declare_mask(axis)
         visible = self._visible_tile() if fused else ""
         end = f"tl.where({visible}, {self._depth}, 0)" if visible else str(self._depth)
-        body += [
-            "acc = tl.zeros([TILE_M, TILE_N], tl.float32)",
-            f"for first_k in range(0, {end}, TILE_K):",
-        ]
-        dot = f"acc = tl.dot(a, b, acc{self._precision_argument()})"
-        tap = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
-        body += indented([*tap, *self._load_operand("a"), *self._load_operand("b"), dot])
+        accumulators = ["acc0", "acc1"] if self._phase else ["acc"]
+        body += [f"{acc} = tl.zeros([TILE_M, TILE_N], tl.float32)" for acc in accumulators]
+        body += [f"for first_k in range(0, {end}, TILE_K):"]
+        lines = [f"tap = first_k // {self._depth // self._taps.extent}"] if self._taps else []
+        for phase, acc in enumerate(accumulators):
+            lines += [*self._load_operand("a", phase), *self._load_operand("b", phase)]
+            left = "a + 0.0" if self._via_registers else "a"  # what is computed comes from registers
+            lines += [f"{acc} = tl.dot({left}, b, {acc}{self._precision_argument()})"]
+        body += indented(lines)
         printer.loop_indices = self._output_indices()
         printer.masks = self._masks_of(self._row, self._column)
+        body += self._interleave() if self._phase else []
         body += self._epilogue(dict(names)) if fused else [self._store_product()]
         tiles = f"-(-{rows} // {constants['TILE_M']}) * -(-{columns} // {constants['TILE_N']})"
         grid = f"{self._batch.extent} * ({tiles})" if self._batch.extent > 1 else tiles
@@ -199,17 +249,40 @@ class TritonMatmul:
         run at the same time."""
         return any(store.index.coefficient(var) == 1 for store in self._stage.stores for var in self._batches)
 
-    @property
-    def _batches(self) -> Loops:
-        return self._contraction.batch
-
-    def _output_indices(self) -> dict[LoopVar, IndexExpr]:
+    def _output_indices(self, phase: int = 0) -> dict[LoopVar, IndexExpr]:
         contraction = self._contraction
         return {
-            **unflatten_loops(contraction.batch, variable(self._batch)),
+            **unflatten_loops(self._batches, variable(self._batch)),
             **unflatten_loops(contraction.rows, variable(self._row)),
             **unflatten_loops(contraction.columns, variable(self._column)),
+            **({self._phase: constant(phase)} if self._phase else {}),
         }
+
+    def _interleave(self) -> list[str]:
+        """Joins the tiles of both phases, whose columns alternate."""
+        assert self._phase
+        *loops, last = self._contraction.columns
+        wide = LoopVar("cols", 2 * self._column.extent)
+        indices = unflatten_loops([*loops, self._pair], variable(wide))
+        both = indices[self._pair]
+        self._printer.loop_indices |= indices | {last: both // 2, self._phase: both % 2}
+        lines = [
+            "acc = tl.reshape(tl.join(acc0, acc1), [TILE_M, 2 * TILE_N])",
+            "cols = 2 * first_col + tl.arange(0, 2 * TILE_N)[None, :]",
+        ]
+        if self._column in self._masks:
+            self._masks[wide] = self._masks.pop(self._column)
+            self._printer.masks = self._masks_of(self._row, wide)
+        return lines + self._declare_mask(wide)
+
+    def _joined(self, index: IndexExpr) -> IndexExpr:
+        """The index with one loop over the positions and phases of a transposed convolution."""
+        last = self._contraction.columns[-1]
+        factor = index.coefficient(self._phase) if self._phase else 0
+        if not self._phase or not factor or index.coefficient(last) != 2 * factor:
+            return index
+        alone = index - variable(last) * (2 * factor) - variable(self._phase) * factor
+        return alone + variable(self._pair) * factor
 
     def _visible_tile(self) -> str:
         """The condition under which a tile has a result that no mask discards (as torch.triu does); empty if
@@ -218,7 +291,7 @@ class TritonMatmul:
             return ""
         masked = masked_loads([step.value for step in self._stage.stores], "product")
         bounds = {bound for predicate in masked.values() for bound in predicate}
-        loops = {var: variable(self._column) for step in self._stage.stores for var in step.loops}
+        loops = {var: variable(self._along) for step in self._stage.stores for var in step.loops}
         if len(masked) != 1 or any(len(step.loops) != 1 for step in self._stage.stores):
             return ""
         conditions = []
@@ -236,13 +309,14 @@ class TritonMatmul:
             conditions.append(f"({self._printer.index(index)} >= 0)")
         return " & ".join(conditions)
 
-    def _load_operand(self, name: str) -> list[str]:
+    def _load_operand(self, name: str, phase: int = 0) -> list[str]:
         contraction, printer, left = self._contraction, self._printer, name == "a"
         value, side = (contraction.left, self._row) if left else (contraction.right, self._column)
         depth = LoopVar(f"{name}_k", self._terms)
-        printer.loop_indices = self._output_indices() | self._depth_indices(depth)
+        printer.loop_indices = self._output_indices(phase) | self._depth_indices(depth)
         printer.masks = self._masks_of(side, depth)
-        first = f"first_k % {self._terms}" if self._taps else "first_k"
+        # a remainder instead of the difference hides the alignment from Triton 3.6: it copies 4 bytes, not 16
+        first = f"(first_k - tap * {self._terms})" if self._taps else "first_k"
         lines = [f"{depth.name} = {first} + tl.arange(0, TILE_K){'[None, :]' if left else '[:, None]'}"]
         lines += self._declare_mask(depth)
         names: Names = {}
@@ -275,20 +349,20 @@ class TritonMatmul:
     def _epilogue(self, names: dict[Expr, str]) -> list[str]:
         printer, lines = self._printer, list[str]()
         for step in self._stage.stores:
-            printer.loop_indices.update(unflatten_loops(step.loops, variable(self._column)))
+            printer.loop_indices.update(unflatten_loops(step.loops, variable(self._along)))
             lines += printer.statements(
                 [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
             )
             text = printer.text(step.value, names)
-            lines.append(printer.store(step.tensor, step.index, text, names, step.guards))
+            guards = [Guard(self._joined(guard.index), guard.size) for guard in step.guards]
+            lines.append(printer.store(step.tensor, self._joined(step.index), text, names, guards))
         return lines
 
     def _store_product(self) -> str:
         """Statement that stores the tile for the kernels that follow."""
         assert self._stage.product
-        columns = self._column.extent
-        batch = f"batch * {self._row.extent * columns} + " if self._batch.extent > 1 else ""
+        columns = self._along.extent
+        batch = f"batch * {self._row.extent * self._column.extent} + " if self._batch.extent > 1 else ""
         mask = " & ".join(self._printer.masks.values())
-        return self._printer.store_to(
-            self._stage.product.name, f"{batch}rows * {columns} + cols", "acc", mask
-        )
+        index = f"{batch}{self._across.name} * {columns} + {self._along.name}"
+        return self._printer.store_to(self._stage.product.name, index, "acc", mask)

@@ -31,7 +31,7 @@ from kernelpro.authors.playbook.schedule.moves import (
 )
 from kernelpro.authors.playbook.schedule.passes import is_elementwise
 from kernelpro.authors.playbook.triton.elementwise import broadcast_rows, find_transpose
-from kernelpro.authors.playbook.triton.matmul import oriented_contraction
+from kernelpro.authors.playbook.triton.matmul import interleaved_phase, oriented_contraction, strided_side
 from kernelpro.authors.playbook.triton.row_kernel import row_fits_registers
 
 _SATURATING_PROGRAMS = 512
@@ -45,12 +45,22 @@ _FEW_ROWS = 64
 _MIN_RESULTS = 64 * 64
 """Elements of the smallest tile of a matrix product."""
 
+_VIA_REGISTERS = (
+    "Copy an operand that is contiguous across the sum 16 bytes at a time, and pass it to the tensor cores "
+    "through registers."
+)
+
 
 def seeds(program: Program) -> list[Seed]:
     """Initial designs, the most promising first."""
     best = Design("triton", tuple(_initial_design(stage) for stage in program.stages))
+    interleaved = apply_change(program, best, _interleave_phases)
+    registers = apply_change(program, best, _read_via_registers)
+    plan = "Both phases of a transposed convolution with stride 2 in one tile, stored next to each other."
     return distinct_seeds(
         [
+            *([Seed(plan, interleaved)] if interleaved else []),
+            *([Seed(_VIA_REGISTERS, registers)] if registers else []),
             Seed(
                 "One kernel per stage: rows in registers, 16-byte accesses, matrix products on tensor cores, "
                 "tiles fit to the shape.",
@@ -285,6 +295,22 @@ def _transpose_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
     return replace(design, order="tiles", coarsening=64, threads=256)
 
 
+def _read_via_registers(stage: Stage, design: StageDesign) -> StageDesign | None:
+    if design.via_registers or not is_matmul(stage, design) or not strided_side(stage):
+        return None
+    before, after = (oriented_contraction(stage, via_registers) for via_registers in (False, True))
+    assert before and after
+    sides = (design.tile_m, design.tile_n) if before[1] == after[1] else (design.tile_n, design.tile_m)
+    return replace(design, via_registers=True, tile_m=sides[0], tile_n=sides[1])
+
+
+def _interleave_phases(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """Half the columns, as a tile has two accumulators."""
+    if design.interleave or not is_matmul(stage, design) or not interleaved_phase(stage):
+        return None
+    return replace(design, interleave=True, tile_n=max(design.tile_n // 2, 32))
+
+
 def _use_tensor_cores(stage: Stage, design: StageDesign) -> StageDesign | None:
     if design.order == "tiles" or not find_contraction(stage):
         return None
@@ -297,6 +323,18 @@ MOVES = (
         "Compute the sum as a matrix product in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         per_stage(_use_tensor_cores),
+    ),
+    Move(
+        "operands via registers",
+        _VIA_REGISTERS,
+        ("narrow_access", "missing_async_copy", "bank_conflicts"),
+        per_stage(_read_via_registers),
+    ),
+    Move(
+        "interleave phases",
+        "Compute both phases of a transposed convolution in one tile and store them next to each other.",
+        ("uncoalesced_access", "sector_waste"),
+        per_stage(_interleave_phases),
     ),
     Move(
         "cache rows",

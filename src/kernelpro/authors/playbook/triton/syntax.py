@@ -136,16 +136,19 @@ class TritonPrinter(Printer):
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
         """An index as text. It adds the terms of each tile axis first, so that few operations work on the
         whole tile."""
-        groups: dict[frozenset[LoopVar], list[tuple[Atom, int]]] = {}
         index = self.resolve(index)
-        for atom, factor in index.terms:
-            groups.setdefault(self._tile_axes(atom), []).append((atom, factor))
-        sums = [IndexExpr(tuple(terms)) for terms in groups.values()]
-        parts = [super(TritonPrinter, self).index(terms, names) for terms in sums]
+        parts = [super(TritonPrinter, self).index(terms, names) for terms in self._by_axes(index)]
         parts = [f"({part})" if len(parts) > 1 and " + " in part else part for part in parts]
         if index.constant or not parts:
             parts.append(str(index.constant))
         return " + ".join(parts).replace("+ -", "- ")
+
+    def _by_axes(self, index: IndexExpr) -> list[IndexExpr]:
+        """The terms of an index, by the axes along which they vary."""
+        groups: dict[frozenset[LoopVar], list[tuple[Atom, int]]] = {}
+        for atom, factor in index.terms:
+            groups.setdefault(self._tile_axes(atom), []).append((atom, factor))
+        return [IndexExpr(tuple(terms)) for terms in groups.values()]
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
         """The index in terms of the tile's axes."""
@@ -171,12 +174,22 @@ class TritonPrinter(Printer):
         return " & ".join(self._axis_masks(resolved) + checks)
 
     def guard_conditions(self, guards: Sequence[Guard]) -> list[str]:
-        """The comparisons of the guards, without those that are always true."""
-        return [
-            check
-            for guard in guards
-            for check in self._bounds_checks(self.index(guard.index), guard.index.bounds, guard.size)
-        ]
+        """The comparisons of the guards, without those that are always true.
+
+        An index that varies along several axes is not printed as a sum: its terms along the first axis are
+        compared with bounds that vary along the others. This needs fewer operations for the whole tile. It
+        also avoids a defect of ptxas (12.8 to 13.0): from the test of a sum minus a constant, LLVM makes
+        packed 16-bit additions, and where only one half is used, ptxas adds 0 instead of -1.
+        """
+        checks = []
+        for guard in guards:
+            index, (low, high) = self.resolve(guard.index), guard.index.bounds
+            first, *others = self._by_axes(index) or [IndexExpr()]
+            rest = "".join(f" - ({self.index(other)})" for other in others)
+            text = f"({self.index(first)})"
+            checks += [f"({text} >= {-index.constant}{rest})"] if low < 0 else []
+            checks += [f"({text} < {guard.size - index.constant}{rest})"] if high >= guard.size else []
+        return checks
 
     def _bounds_checks(self, text: str, bounds: tuple[int, int], size: int) -> list[str]:
         checks = [f"({text} >= 0)"] if bounds[0] < 0 else []
