@@ -189,6 +189,13 @@ def test_one_baseline_need_not_be_a_list() -> None:
         judging.add_baselines(Options(), "cublas")
 
 
+def test_one_language_need_not_be_a_list(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TANH)
+    how: dict[str, Any] = {"target": "cpu", "author": "playbook", "runs_dir": tmp_path / "runs"}
+    with pytest.raises(BadInput, match=r"^language triton: kernels for cpu are written in cpp"):
+        api.optimize(tmp_path / "task.py", languages="triton", **how)
+
+
 def test_tied_weights_fit_one_name_or_both() -> None:
     given = Tied().state_dict()
     one = torch.nn.Module()

@@ -75,7 +75,7 @@ def optimize(
     finalists: int = RunConfig.finalists,
     policy: str = RunConfig.policy,
     concurrency: int = RunConfig.concurrency,
-    languages: Sequence[str] = (),
+    languages: str | Sequence[str] = (),
     seed: int = RunConfig.seed,
     pool: str = "local",
     gpu_name: str = "",
@@ -100,10 +100,10 @@ def optimize(
     generates. `race`: race the playbook's first designs in one process and judge only so many; 0: judge all.
     `tune_points`: how many values of a candidate's tunables are tried. `finalists`: how many of the best
     candidates are judged again at the end, at full length; 0: the search's own verdicts count. `policy` (such
-    as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name` are as on the command line;
-    a spool waits for its workers. `options` sets everything else about judging. `on_event` receives the
-    events of the run; by default the progress and the winner are shown: in a notebook as a table that is
-    updated, else as lines on stderr.
+    as `mcts:seeds=6`), `concurrency`, `seed`, `pool` and `gpu_name` are as on the command line; a spool waits
+    for its workers. `languages` are those that kernels may be written in; by default all of the target.
+    `options` sets everything else about judging. `on_event` receives the events of the run; by default the
+    progress and the winner are shown: in a notebook as a table that is updated, else as lines on stderr.
 
     The same call continues a run that was stopped and returns the result of a finished one at once. It can be
     called in a notebook, where an event loop is running.
@@ -147,7 +147,7 @@ def optimize(
         policy=policy_name,
         constants=constants,
         concurrency=concurrency,
-        languages=tuple(languages),
+        languages=(languages,) if isinstance(languages, str) else tuple(languages),
         seed=seed,
         pool=pool,
         gpu_name=gpu_name,
