@@ -129,7 +129,9 @@ def test_what_a_pool_cannot_do_is_rejected_before_a_run_exists(request_: RunRequ
         session.validate(bad_author)
     two = replace(request_.config.task, shapes=(Shape(), Shape()))
     lean = replace(request_, config=replace(request_.config, task=two, objective="edp"))
-    with pytest.raises(BadInput, match="for one shape only, and the task has 2: keep the shape with the most calls"):
+    with pytest.raises(
+        BadInput, match="for one shape only, and the task has 2: keep the shape with the most calls"
+    ):
         session.validate(lean)
     fortran = replace(request_, config=replace(request_.config, languages=("fortran",)))
     with pytest.raises(BadInput, match="language fortran: kernels for cpu are written in cpp"):
