@@ -168,6 +168,8 @@ class Tied(torch.nn.Module):
         ("if that is dropout, use `--mode eval`", 'if that is dropout, use mode="eval"'),
         ("set it with --price m=INPUT/OUTPUT (dollars", 'set it with prices={"m": "INPUT/OUTPUT"} (dollars'),
         ("or --model inbox:DIR to answer", 'or model="inbox:DIR" to answer'),
+        ("--policy beam:width=x: 'width=x' is not", "policy=\"beam:width=x\": 'width=x' is not"),
+        ("--pool moon: unknown pool", 'pool="moon": unknown pool'),
         ("pip install --no-deps x", "pip install --no-deps x"),
     ],
 )
