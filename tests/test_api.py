@@ -189,6 +189,8 @@ class Tied(torch.nn.Module):
         ("set it with --price m=INPUT/OUTPUT (dollars", 'set it with prices={"m": "INPUT/OUTPUT"} (dollars'),
         ("or --model inbox:DIR to answer", 'or model="inbox:DIR" to answer'),
         ("--runs-dir /tmp/x: this is a file", 'runs_dir="/tmp/x": this is a file'),
+        ("--policy beam:width=x: 'width=x' is not", "policy=\"beam:width=x\": 'width=x' is not"),
+        ("--pool moon: unknown pool", 'pool="moon": unknown pool'),
         ("pip install --no-deps x", "pip install --no-deps x"),
     ],
 )
@@ -208,6 +210,13 @@ def test_one_baseline_need_not_be_a_list() -> None:
     assert "max_autotune" in judging.add_baselines(Options(), "max_autotune").baselines
     with pytest.raises(BadInput, match="baseline cublas: not one of"):
         judging.add_baselines(Options(), "cublas")
+
+
+def test_one_language_need_not_be_a_list(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TANH)
+    how: dict[str, Any] = {"target": "cpu", "author": "playbook", "runs_dir": tmp_path / "runs"}
+    with pytest.raises(BadInput, match=r"^language triton: kernels for cpu are written in cpp"):
+        api.optimize(tmp_path / "task.py", languages="triton", **how)
 
 
 def test_tied_weights_fit_one_name_or_both() -> None:

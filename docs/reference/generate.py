@@ -1,7 +1,8 @@
 """Write the generated pages of the reference from the code: `python docs/reference/generate.py`.
 
 cli.md from the command line, json.md from the records behind `--json`, python.md from the public functions,
-vectorized-functions.md from the functions of the playbook's C++.
+time-account.md from the parts of a time account, vectorized-functions.md from the functions of the playbook's
+C++. diagnostics.md is written by `kernelpro diagnostics --page`; the other pages are written by hand.
 """
 
 from __future__ import annotations

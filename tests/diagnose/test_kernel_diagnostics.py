@@ -72,15 +72,20 @@ def test_without_counters_a_healthy_launch_is_not_accused(name: str) -> None:
             assert finding is None or finding.severity is Severity.LOW
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NAMES if n not in ("low_parallelism", "missing_reuse", "tail_effect")]
-)
+LAUNCHES: dict[str, dict[str, Any]] = {
+    "occupancy_limiter": {"dynamic_shared": 200_000, "block": (128, 1, 1)},
+    "register_pressure": {"registers": 255, "block": (128, 1, 1)},
+}
+"""For diagnostics that look at the launch before they read a counter: a launch that meets their trigger."""
+WITHOUT_OWN_COUNTERS = ("low_parallelism", "missing_reuse", "tail_effect")
+"""Diagnostics that also work without their own counters."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_OWN_COUNTERS])
 def test_a_counter_that_was_not_collected_is_named(name: str) -> None:
     """ncu ran, but not for this diagnostic: it is skipped with a reason instead of guessing."""
     own = set(DIAGNOSTICS[name].metrics) - {SM_THROUGHPUT, MEMORY_THROUGHPUT, DRAM_THROUGHPUT, DURATION}
-    bare = kernel({}, registers=255, block=(128, 1, 1)) if name == "register_pressure" else kernel({})
-    if name == "occupancy_limiter":
-        bare = kernel({}, dynamic_shared=200_000, block=(128, 1, 1))
+    bare = kernel({}, **LAUNCHES.get(name, {}))
     few = {key: value for key, value in bare.metrics.items() if key not in own}
     with pytest.raises(MissingData, match="counter"):
         analyze(

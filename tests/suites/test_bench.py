@@ -345,6 +345,14 @@ def test_energy_is_asked_for_each_kernel_and_what_is_not_told_says_why(suite: Pa
     )
 
 
+def test_a_language_of_another_target_is_refused_before_anything_is_begun(suite: Path) -> None:
+    asked = command(suite, "--author", "playbook", "--language", "triton", "--out", str(suite / "never"))
+    found = in_process.kernelpro(*asked[3:])
+    message = "kernelpro: language triton: kernels for cpu are written in cpp"
+    assert found.returncode == 2 and found.stderr.strip() == message
+    assert not (suite / "never").exists()
+
+
 def test_an_objective_that_cannot_be_measured_is_refused_before_anything_is_begun(
     suite: Path, no_counter: str, warm_kernelpro: WarmCommand
 ) -> None:

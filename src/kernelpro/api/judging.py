@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from kernelpro.records import Diagnosis, Profile
 
 T = TypeVar("T")
-_OPTION = re.compile(
-    r"`?--(author|model|target|mode|price|role|pool|runs-dir|disable-tripwire)(?: ([^\s;,)`]+))?`?"
-)
+_NAMES = "author|model|target|mode|policy|pool|price|role|runs-dir|disable-tripwire"
+_OPTION = re.compile(rf"`?--({_NAMES})(?: ([^\s;,)`]+))?`?")
 _NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
 
 

@@ -75,7 +75,7 @@ def optimize(
     finalists: int = RunConfig.finalists,
     policy: str = RunConfig.policy,
     concurrency: int = RunConfig.concurrency,
-    languages: Sequence[str] = (),
+    languages: str | Sequence[str] = (),
     seed: int = RunConfig.seed,
     pool: str = "local",
     gpu_name: str = "",
@@ -102,8 +102,9 @@ def optimize(
     judges all. `tune_points`: how many points of a candidate's tunables are tried. `finalists`: how many of
     the best candidates are judged again at the end, at full length; with 0, the verdicts of the search count.
 
-    `policy` (such as `mcts:seeds=6`), `concurrency`, `languages`, `seed`, `pool` and `gpu_name` are as on the
-    command line; with a spool, the call waits for workers. `options` sets everything else about judging.
+    `policy` (such as `mcts:seeds=6`), `concurrency`, `seed`, `pool` and `gpu_name` are as on the command line;
+    with a spool, the call waits for workers. `languages` are those that kernels may be written in; by default
+    all of the target. `options` sets everything else about judging.
     `on_event` is called with each event of the run. By default, the progress and the winner are shown: in a
     notebook as a table that is updated, elsewhere as lines on stderr.
 
@@ -149,7 +150,7 @@ def optimize(
         policy=policy_name,
         constants=constants,
         concurrency=concurrency,
-        languages=tuple(languages),
+        languages=(languages,) if isinstance(languages, str) else tuple(languages),
         seed=seed,
         pool=pool,
         gpu_name=gpu_name,

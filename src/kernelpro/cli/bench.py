@@ -167,6 +167,7 @@ def run_bench(options: BenchOptions) -> int:
     require_target_option(options, options.target)
     with _sigterm_as_interrupt(), open_pool(options) as pool:
         target = options.target or session.pool_target(pool)
+        session.check_languages(target, [language.value for language in options.language])
         session.check_objective(pool, target, options.objective)
         with ResultsLog(_folder(options)) as log:
             file = log.folder / "results.jsonl"

@@ -299,7 +299,12 @@ class SearchOptions:
         ),
     ] = RunConfig.finalists
     language: Annotated[
-        list[LanguageChoice], option("Write kernels only in this language. Repeatable; default: all.", SEARCH)
+        list[LanguageChoice],
+        option(
+            "Write kernels only in this language; the code that torch.compile generates still takes part "
+            "(--no-compile-seed). Repeatable; default: all.",
+            SEARCH,
+        ),
     ] = field(default_factory=list)
     objective: Annotated[
         Objective,

@@ -9,7 +9,7 @@ closing       writes the report and closes the run, however the work ended
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,10 +61,7 @@ def open_run(request: RunRequest, pool: Pool) -> RunStore:
     target = request.target or pool_target(pool)
     config = with_absolute_paths(request.config, request.runs_dir)
     config = replace(config, task=config.task.for_target(target), target=target)
-    for language in config.languages:
-        if language not in LANGUAGES[target]:
-            names = " or ".join(LANGUAGES[target])
-            raise BadInput(f"language {language}: kernels for {target} are written in {names}")
+    check_languages(target, config.languages)
     check_objective(pool, target, config.objective)
     return find_or_create_run(replace(request, config=config))
 
@@ -158,6 +155,14 @@ def pool_target(pool: Pool) -> Target:
     """`cuda` if a worker of the pool has a GPU, else `cpu`."""
     environment = pool.run(Job("environment", "environment")).data
     return "cuda" if isinstance(environment, EnvironmentData) and environment.environment.gpu else "cpu"
+
+
+def check_languages(target: Target, languages: Iterable[str]) -> None:
+    """Raise BadInput for a language in which no kernels for the target are written."""
+    for language in languages:
+        if language not in LANGUAGES[target]:
+            names = " or ".join(LANGUAGES[target])
+            raise BadInput(f"language {language}: kernels for {target} are written in {names}")
 
 
 def check_objective(pool: Pool, target: Target, objective: Objective) -> None:
