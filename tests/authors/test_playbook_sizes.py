@@ -12,6 +12,7 @@ from playbook_harness import make_task, operator_graph_of
 from kernelpro.authors.author import Assignment, NoProposal
 from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
+from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.authors.playbook.triton import backend as triton
@@ -62,6 +63,24 @@ def test_triton_gets_the_size_for_its_grid() -> None:
     written, programs = sources(triton.BACKEND, SOFTMAX, "torch.randn(64, 128)", "torch.randn(32, 128)")
     general = generalize(written, programs, free_only=True)
     assert general and "stage0[(size0,)]" in general and "torch.empty((size0, 128)" in general
+
+
+def test_functions_on_both_sides_of_a_library_call_get_the_size() -> None:
+    first, second = (
+        make_task(
+            "self.l(F.layer_norm(a, (48,))).tanh() + a",
+            f"torch.randn({rows}, 48)",
+            "torch.manual_seed(1); self.l = nn.Linear(48, 48)",
+        )
+        for rows in (32, 23)
+    )
+    programs = [programs_of(operator_graph_of(task), "cpu")["library"] for task in (first, second)]
+    design = replace(cpp.BACKEND.seeds(programs[0])[0].design, form="library")
+    general = generalize([cpp.BACKEND.write(p, design) for p in programs], programs, free_only=True)
+    assert general and "run0(long size0, " in general and "lib.run1(size0, " in general
+    fast = model(general, "sizes_library")
+    x = torch.randn(9, 48)
+    assert torch.allclose(fast(x), torch.tanh(fast.l(torch.nn.functional.layer_norm(x, (48,)))) + x, atol=1e-6)
 
 
 def test_a_task_with_several_shapes_gets_a_kernel_for_all_or_none() -> None:

@@ -102,11 +102,11 @@ def optimize(
     judges all. `tune_points`: how many points of a candidate's tunables are tried. `finalists`: how many of
     the best candidates are judged again at the end, at full length; with 0, the verdicts of the search count.
 
-    `policy` (such as `mcts:seeds=6`), `concurrency`, `seed`, `pool` and `gpu_name` are as on the command line;
-    with a spool, the call waits for workers. `languages` are those that kernels may be written in; by default
-    all of the target. `options` sets everything else about judging.
-    `on_event` is called with each event of the run. By default, the progress and the winner are shown: in a
-    notebook as a table that is updated, elsewhere as lines on stderr.
+    `policy` (such as `mcts:seeds=6`), `concurrency`, `seed`, `pool` and `gpu_name` are as on the command
+    line; with a spool, the call waits for workers. `languages` are those that kernels may be written in; by
+    default all of the target. `options` sets everything else about judging. `on_event` is called with each
+    event of the run. By default, the progress and the winner are shown: in a notebook as a table that is
+    updated, elsewhere as lines on stderr.
 
     The same call continues a run that was stopped, and returns the result of a finished run at once. It also
     works in a notebook, where an event loop is running.

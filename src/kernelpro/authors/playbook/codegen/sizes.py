@@ -18,6 +18,9 @@ from kernelpro.authors.playbook.ir.stages import Program
 
 _INTEGER = re.compile(r"(?<![\w.])\d+(?=L?(?![\w.]))")
 _PARALLEL_LOOP = "#pragma omp for"
+_NATIVE_FUNCTION = re.compile(r'extern "C" void (run\d*)\((.*?)(?=\nextern "C"|\n""",)', re.DOTALL)
+"""A function that `forward` calls: its name, its parameters and its body. There are several if torch computes
+something between them."""
 _JIT = "@triton.jit"
 _MAX_SIZES = 4
 """Sizes that may vary in one kernel."""
@@ -118,13 +121,12 @@ def _with_variables(source: str, sizes: dict[str, tuple[str, tuple[int, ...]]]) 
     head = "    def forward(self, *inputs):\n"
     lines = "".join(f"        {name} = {sizes[name][0]}\n" for name in used)
     source = source.replace(head, head + lines, 1)
-    if 'extern "C" void run(' in source:
-        native = source.partition('r"""')[2].partition('\n""",')[0]
-        passed = [name for name in used if re.search(rf"\b{name}\b", native)]
+    for name, body in _NATIVE_FUNCTION.findall(source):
+        passed = [size for size in used if re.search(rf"\b{size}\b", body)]
         if passed:
-            declared = "".join(f"long {name}, " for name in passed)
-            source = source.replace('extern "C" void run(', f'extern "C" void run({declared}', 1)
-            source = source.replace("lib.run(", f"lib.run({', '.join(passed)}, ", 1)
+            declared = "".join(f"long {size}, " for size in passed)
+            source = source.replace(f'extern "C" void {name}(', f'extern "C" void {name}({declared}', 1)
+            source = source.replace(f"lib.{name}(", f"lib.{name}({', '.join(passed)}, ", 1)
     for name, body in re.findall(rf"{_JIT}\ndef (\w+)\((.*?)(?=\n\n\n)", source, re.DOTALL):
         passed = [size for size in used if re.search(rf"\b{size}\b", body)]
         if passed:
