@@ -9,7 +9,7 @@ from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.records import Candidate, Job, Options, ProbeData, Progress, Record, Status, Task, Verdict
 
 BAD = Path(__file__).parents[1] / "bad"
-NOTE = "timing stopped early: the kernel is slower than the limit (give_up_ratio)"
+NOTE = "timing stopped early: the kernel is clearly slower than the fastest baseline"
 NOBODY, ANYBODY = 1e-9, 1e9
 """Multiples of the baseline's time that no call and that every call keeps."""
 

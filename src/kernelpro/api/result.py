@@ -88,6 +88,13 @@ class OptimizationResult:
         """The speedup of the winner over the fastest baseline; None if there is no winner."""
         return min((ratio.value for ratio in self.speedups.values()), default=None)
 
+    @property
+    def faster(self) -> bool:
+        """Whether the winner is certainly faster than every baseline."""
+        from kernelpro.report.wording import speed_result
+
+        return self.verdict is not None and speed_result(self.verdict) == "faster"
+
     def __str__(self) -> str:
         from kernelpro.report import wording
 

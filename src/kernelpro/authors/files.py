@@ -20,6 +20,6 @@ class FilesAuthor(Author):
     async def write(self, assignment: Assignment) -> Draft:
         """Return the n-th file for the n-th turn."""
         if assignment.turn >= len(self._paths):
-            raise NoMoreProposals(f"all {len(self._paths)} files have been tried")
+            raise NoMoreProposals("every file has been tried")
         path = self._paths[assignment.turn]
         return Draft(read_source(path, "candidate"), plan=f"as in {path.name}", author=path.name)

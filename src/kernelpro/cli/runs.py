@@ -248,6 +248,8 @@ def export_run(options: ExportOptions) -> int:
     package = export.module_file_name(path.name).removesuffix(".py")
     test = f"pip install {path} && python -m {package}" if options.package else f"python {path}"
     print(f"{path}: test it with `{test}`")
+    if winner.verdict and wording.speed_result(winner.verdict) != "faster":
+        print(f"it is not certainly faster than the original: {wording.describe_speedup(winner.verdict)}")
     return 0
 
 

@@ -150,7 +150,11 @@ def describe_winner(verdict: Verdict, step: int | None, author: str) -> str:
     """The winner of a run in one line."""
     by = f" by {author}" if author else ""
     speed = f"{verdict.times['candidate'].value:.4g} ms, {describe_speedup(verdict)}"
-    lead = "no kernel beat the fastest baseline; the best is" if verdict.faster == "no" else "winner:"
+    lead = {
+        "faster": "winner:",
+        "slower": "no kernel beat the fastest baseline; the best is",
+        "unclear": "no kernel is certainly faster than the fastest baseline; the best is",
+    }[speed_result(verdict)]
     return f"{lead} step {step}{by}, {speed}; {verdict.reason}"
 
 
@@ -167,11 +171,10 @@ def winner_headline(verdict: Verdict, step: Step) -> str:
     hardest = hardest_baseline(verdict)
     name, speedup = baseline_name(hardest), format_speedup(verdict.speedup[hardest])
     if is_compiler(step.author):
-        lead = (
-            f"No candidate beat the compiler: {_COMPILERS[step.author]} (step {step.number}) is the fastest, "
-        )
+        fastest = _COMPILERS[step.author]
+        lead = f"No candidate beat the compiler. The fastest is {fastest} (step {step.number}): "
     elif step.author == _REFERENCE:
-        lead = f"No candidate beat the reference: PyTorch's own code (step {step.number}) is the fastest, "
+        lead = f"No candidate beat the reference. The fastest is PyTorch's own code (step {step.number}): "
     else:
         lead = f"Step {step.number} is "
     match speed_result(verdict):
@@ -215,12 +218,11 @@ def describe_error(verdict: Verdict) -> str:
     """The largest error and its tolerance, in a sentence; empty if it was not measured."""
     if verdict.error is None or verdict.tolerance is None:
         return ""
-    limit = (
-        f", {format_share(verdict.error_of_limit)} of what is allowed"
-        if verdict.error_of_limit is not None
-        else ""
-    )
-    return f"Its largest relative error is {verdict.error:.1e} (tolerance {verdict.tolerance:.1e}){limit}."
+    text = f"Its largest relative error on any inputs is {verdict.error:.1e}."
+    text += f" The tolerance for inputs as given is {verdict.tolerance:.1e}."
+    if verdict.error_of_limit is None:
+        return text
+    return f"{text} No error is above {format_share(verdict.error_of_limit)} of the tolerance for its inputs."
 
 
 def describe_floor(verdict: Verdict) -> str:

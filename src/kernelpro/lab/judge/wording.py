@@ -112,7 +112,7 @@ def notes(
             why = "other work kept this machine busy"
         yield f"{why}: {clocks.charged_ms:.4f} ms per call that its clock did not show are added to its time"
     if len(rounds.samples["candidate"]) + rounds.discarded < planned_rounds:
-        yield "timing stopped early: the kernel is slower than the limit (give_up_ratio)"
+        yield "timing stopped early: the kernel is clearly slower than the fastest baseline"
     if not tolerance.limits[AS_GIVEN].separates:
         yield "this task cannot distinguish the allowed precision from the next lower one"
     if clocks.max_widen_ms > _NOTED_SHARE * decision.statistics.deciding_ms:
