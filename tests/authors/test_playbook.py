@@ -245,7 +245,7 @@ def test_moves_name_existing_diagnostics() -> None:
 
 def test_seeds_are_distinct_and_finite() -> None:
     sources = []
-    with pytest.raises(NoProposal, match="have been written"):
+    with pytest.raises(NoProposal, match="has written all of its"):
         for attempt in range(10):
             sources.append(write(make_assignment(CHAIN, attempt=attempt)).source)
     assert len(sources) >= 2 and len(set(sources)) == len(sources)

@@ -20,7 +20,7 @@ X86_RECORD = ROOT / "benchmarks/results/2026-11-18-x86-planted.jsonl.gz"
 
 @cache
 def scores(record: Path = RECORD) -> tuple[CaseScore, ...]:
-    return tuple(score(row) for row in read([record]) if not lacks_counters(row))
+    return tuple(score(row) for row in read([record]) if "profiles" in row and not lacks_counters(row))
 
 
 def test_the_planted_defect_comes_first() -> None:
@@ -61,5 +61,5 @@ def test_on_an_x86_cpu_the_planted_defect_comes_first() -> None:
     result = summarize(list(scores(X86_RECORD)))
     assert result["cases"] >= 300 and result["single_first"] >= 0.95 and result["single_in_three"] >= 0.97
     assert 0.9 <= result["gain_median"] <= 1.1 and result["gain_within"] >= 0.75
-    assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] <= 1
+    assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] <= 0.005 * result["cases"]
     assert result["empty_pages"] == 0 and result["account_error"] < 0.03

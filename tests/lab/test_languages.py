@@ -159,17 +159,22 @@ def test_they_are_the_same_however_they_are_imported(source: str, language: str,
 def test_time_in_own_kernels_is_seen_under_another_name(quick_judge: QuickJudge) -> None:
     """The share of a C++ kernel on the CPU, and that one which does nothing is found out."""
     module = "import torch\n{0}\nclass {1}(torch.nn.Module):\n    def forward(self, x):\n        {2}\n"
-    inputs = "def get_inputs(): return [torch.rand(512, 1024)]\ndef get_init_inputs(): return []\n"
-    task = Task(module.format(inputs, "Model", "return torch.tanh(x)"))
+    inputs = "def get_inputs(): return [torch.rand(1024, 1024)]\ndef get_init_inputs(): return []\n"
+    # eight of them: a native call that does nothing may take 20 us
+    reference = "for _ in range(8): x = torch.tanh(x)\n        return x"
+    task = Task(module.format(inputs, "Model", reference))
     native = r"""
     #include <cmath>
     extern "C" void go(const float* x, float* y, int n) {
         #pragma omp parallel for if (n > 1)
-        for (int i = 0; i < n; i++) y[i] = tanhf(x[i]);
+        for (int i = 0; i < n; i++) {
+            y[i] = x[i];
+            for (int k = 0; k < 8; k++) y[i] = tanhf(y[i]);
+        }
     }"""
     own = f"from kernelpro import runtime as rt\nlib = rt.cpp(r'''{native}''')"
     does = "y = torch.empty_like(x); lib.go(x, y, x.numel()); return y"
-    decoy = "y = torch.empty(1); lib.go(x, y, 1); return torch.tanh(x)"
+    decoy = f"y = torch.empty(1); lib.go(x, y, 1); {reference}"
     honest = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", does)))
     assert honest.status is Status.PASSED and (honest.own_share or 0) > 0.5 and honest.language == "cpp"
     found = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", decoy)))

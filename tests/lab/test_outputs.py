@@ -103,7 +103,7 @@ def test_integers_that_never_change_are_noted(quick_judge: QuickJudge) -> None:
     source = f"import torch\n{masked}{inputs}"
     ignores = source.replace("Model", "ModelNew").replace(" * keep", "")
     verdict = quick_judge.judge(Task(source, "masked"), Candidate(ignores))
-    assert "input 1: the same values in every call, on which a kernel may rely" in verdict.notes
+    assert "input 1 has the same values in every call: a kernel may rely on them" in verdict.notes
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,8 @@ def _code_files() -> dict[str, bytes]:
     """Return the build artifacts: libraries, cubins with their metadata, logs, sources."""
     files = {}
     for variable in ("KERNELPRO_BUILD_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
-        root = Path(os.environ.get(variable, "/nonexistent"))
-        for path in sorted(root.rglob("*")):
+        folder = os.environ.get(variable)
+        for path in sorted(Path(folder).rglob("*")) if folder else ():
             if path.suffix in _CODE_SUFFIXES and path.is_file() and not path.name.startswith(_TRITON_HELPERS):
                 files[f"{path.parent.name}/{path.name}"] = path.read_bytes()
     return files

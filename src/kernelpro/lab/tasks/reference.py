@@ -210,7 +210,8 @@ class Reference:
         leaves: list[torch.Tensor] = []
         form = self._reporting_errors("get_inputs", lambda: tree.flatten(list(values), leaves))
         for index, leaf in enumerate(leaves):
-            if leaf.layout is not torch.strided or leaf.is_meta or leaf.is_quantized or leaf.is_nested:
+            without_data = leaf.is_meta and torch.device(self.device).type != "meta"
+            if leaf.layout is not torch.strided or without_data or leaf.is_quantized or leaf.is_nested:
                 raise BadInput(
                     f"task {self.task.name}: input {index} is not a dense tensor with data; "
                     "make such a tensor in forward, from dense inputs"

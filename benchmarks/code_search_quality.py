@@ -1,6 +1,6 @@
 """Measure code search: the time to build an index and to answer a query, by size of the source tree.
 
-    python benchmarks/code_search.py [--rounds 5]
+    python benchmarks/code_search_quality.py [--rounds 5]
 
 1. Trees of growing size are made of CUTLASS: include/cute, include, all of it, and two and four copies of
    it.
