@@ -174,7 +174,7 @@ def test_time_in_own_kernels_is_seen_under_another_name(quick_judge: QuickJudge)
     }"""
     own = f"from kernelpro import runtime as rt\nlib = rt.cpp(r'''{native}''')"
     does = "y = torch.empty_like(x); lib.go(x, y, x.numel()); return y"
-    decoy = f"y = torch.empty(1); lib.go(x, y, 1); {reference}"
+    decoy = f"y = torch.empty(1); lib.go(x, y, 1)\n        {reference}"
     honest = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", does)))
     assert honest.status is Status.PASSED and (honest.own_share or 0) > 0.5 and honest.language == "cpp"
     found = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", decoy)))
