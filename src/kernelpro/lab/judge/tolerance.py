@@ -262,9 +262,12 @@ def _ill_conditioned(distribution: str, allowed: Errors) -> str:
 
 
 def _floors(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Errors:
-    """The least error that is allowed of each output: its last rounding, and a plain sum. Outputs that are
-    not floating point get that of a sum too, where others are: rounding to integers flips with the last
-    bit."""
+    """The least error that is allowed of each output: its last rounding, and a plain sum.
+
+    Integers beside floating-point outputs get the error of a plain sum too: rounding to integers flips with
+    the last bit. Their error is a share s of n elements, and such counts vary: 2 * sqrt(s / n) more becomes,
+    in the limit of 4 * allowed, four standard deviations of the count.
+    """
     written = sum(leaf.numel() for leaf in outputs)
     any_float = any(leaf.dtype in BITS for leaf in outputs)
 
@@ -272,7 +275,8 @@ def _floors(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Errors:
         # 16-bit types are summed in float32: only their last rounding shows
         if leaf.dtype in BITS and leaf.dtype.itemsize <= 2:
             return 2.0 ** -BITS[leaf.dtype]
-        return _sum_error(leaves, written, leaf.dtype) if any_float else 0.0
+        error = _sum_error(leaves, written, leaf.dtype) if any_float else 0.0
+        return error if leaf.dtype in BITS else error + 2.0 * math.sqrt(error / leaf.numel())
 
     return Errors.worst([Errors(value, value) for value in map(floor, outputs)])
 
