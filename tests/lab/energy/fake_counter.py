@@ -18,7 +18,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return torch.tanh(x) * 2 + 1
 def get_inputs():
-    return [torch.randn(64, 1024)]
+    return [torch.randn(192, 1024)]
 def get_init_inputs():
     return []
 """,
@@ -45,8 +45,8 @@ class ModelNew(torch.nn.Module):
         lib.go(x, y, x.numel())
         return y
 '''
-BUSY = "volatile float z = 0; while (now() < begun + 6) z = z + 1;"
-ASLEEP = "double left = begun + 6 - now(); if (left > 0) usleep(1e3 * left);"
+BUSY = "volatile float z = 0; while (now() < begun + 12) z = z + 1;"
+ASLEEP = "double left = begun + 12 - now(); if (left > 0) usleep(1e3 * left);"
 
 
 def kernel(rest: str = BUSY, head: str = "") -> Candidate:
