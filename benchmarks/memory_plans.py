@@ -63,7 +63,8 @@ def measure(path: Path) -> TaskSizes:
     sizes = [sum(t.nbytes for t in tensors) for tensors in (read, written, weights)]
     peak = max(sizes[0] + sizes[2] + counter.peak, sum(sizes))
     itemsize = min((t.dtype.itemsize for t in (*read, *weights) if t.is_floating_point()), default=4)
-    return TaskSizes(*sizes, peak, peak * FLOAT64_BYTES // itemsize)
+    widening = FLOAT64_BYTES / itemsize
+    return TaskSizes(*sizes, peak, int((peak - sizes[2]) * widening), widening)
 
 
 def describe(sizes: TaskSizes, card_gb: int) -> str:

@@ -9,6 +9,7 @@ import pytest
 from quick_judge import QuickJudge
 
 from kernelpro.lab.measure import oracle
+from kernelpro.lab.measure.device_memory import LIMIT_VARIABLE
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Candidate, Status, Task
 
@@ -34,6 +35,16 @@ class ModelNew(torch.nn.Module):
         y = torch.empty_like(x)
         lib.go(x, y, x.numel())
         return y
+"""
+LARGE_ROWS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x / x.norm(dim=1, keepdim=True)
+def get_inputs():
+    return [torch.rand(16384, 16384)]
+def get_init_inputs():
+    return []
 """
 CONVOLUTION = """
 import torch
@@ -79,6 +90,15 @@ def test_identical_code_is_not_faster_than_itself(name: str, quick_judge: QuickJ
     ratio = verdict.speedup["eager_tf32"]
     assert ratio.low <= 1 <= ratio.high
     assert ratio.high - ratio.low < 0.02
+
+
+def test_calls_are_right_where_candidate_and_baselines_share_their_inputs(
+    quick_judge: QuickJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "8")
+    verdict = quick_judge.judge(Task(LARGE_ROWS), Candidate(LARGE_ROWS.replace("Model", "ModelNew")), "cuda")
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert any("candidate and baselines take turns" in note for note in verdict.notes), verdict.notes
 
 
 def test_the_oracle_is_the_same_with_and_without_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from kernelpro.lab.compile_ahead.compilers import AheadRequest, AheadResult
+from kernelpro.lab.compile_ahead import compilers
+from kernelpro.lab.compile_ahead.compilers import AheadCompilers, AheadRequest, AheadResult
 from kernelpro.records import Task
 
 SPLIT = """
@@ -26,6 +27,34 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+
+CONSTANT = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.min(x + 0.5, torch.tensor(0.0, device=x.device))
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+ENDLESS = "while True: pass"
+
+
+@pytest.mark.long  # imports the compiler twice
+def test_one_that_never_ends_is_stopped_and_the_next_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "_TIMEOUT", 45.0)
+    ahead = AheadCompilers(1)
+    first, second = (ahead.submit(AheadRequest(Task(text, "t"), "cpu")) for text in (ENDLESS, CONSTANT))
+    assert first.result().reason == "its process ended"
+    assert "class ModelNew" in second.result().seed
+    study = second.result().study
+    assert study and any(node.op == "aten.full.default" for node in study.graph.nodes), "a constant"
+    ahead.close()
 
 
 @pytest.mark.long  # imports the compiler

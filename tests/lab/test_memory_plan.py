@@ -19,7 +19,8 @@ FIXED_GB = 3.0
 def sizes(inputs: float, outputs: float, parameters: float = 0.0, temporary: float = 0.0) -> TaskSizes:
     """A float32 task, in GB."""
     peak = inputs + outputs + parameters + temporary
-    return TaskSizes(*(int(value * GB) for value in (inputs, outputs, parameters, peak, 2 * peak)))
+    exact_call = 2 * (peak - parameters)
+    return TaskSizes(*(int(value * GB) for value in (inputs, outputs, parameters, peak, exact_call)))
 
 
 def plan(
@@ -28,8 +29,9 @@ def plan(
     sliceable: bool = True,
     failures: int = 0,
     target: Literal["cuda", "cpu"] = "cuda",
+    candidate: float = 0.0,
 ) -> MemoryPlan:
-    return plan_memory("t", task, int(free * GB), target, FLUSH, sliceable, failures)
+    return plan_memory("t", task, int(free * GB), target, FLUSH, sliceable, failures, int(candidate * GB))
 
 
 def test_small_tasks_give_up_nothing() -> None:
@@ -94,6 +96,23 @@ def test_a_plan_that_failed_is_followed_by_a_smaller_one() -> None:
     first, second, third = (plan(task, 48, failures=count) for count in range(3))
     assert first.layout != second.layout and second.layout != third.layout
     assert third.layout.takes_turns and third.candidate_bytes > first.candidate_bytes
+
+
+def test_large_weights_fit_if_one_call_and_two_copies_do() -> None:
+    largest = sizes(0.1, 0.1, parameters=5.0)
+    assert plan(largest, 5.2 * 2 + 5.0 + FIXED_GB + 1).layout.takes_turns
+    roomy = plan(largest, 80)
+    assert roomy.layout.exact and not roomy.layout.takes_turns
+    assert roomy.candidate_bytes > 5.0 * GB, "the candidate's own parameters"
+
+
+def test_a_candidate_that_needs_more_gets_the_plan_that_leaves_more() -> None:
+    task = sizes(2.1, 2.2)
+    first = plan(task, 20.8)
+    assert first.candidate_bytes < 6.5 * GB < first.most_candidate_bytes
+    second = plan(task, 20.8, candidate=6.5)
+    assert second.candidate_bytes >= 6.5 * GB and second.most_candidate_bytes == first.most_candidate_bytes
+    assert plan(task, 20.8, candidate=1e6).candidate_bytes == first.most_candidate_bytes
 
 
 def test_bursts_are_as_long_as_memory_allows() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernelpro.lab.judge.memory_use import MemoryUse
-from kernelpro.lab.measure.memory_plan import GB, Layout, MemoryPlan
+from kernelpro.lab.measure.memory_plan import GB, CandidateNeedsMemory, Layout, MemoryPlan
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import BadInput, Status
 
@@ -16,10 +18,10 @@ PLAN = MemoryPlan(Layout(2, 2), 150 * GB, 120 * GB, 0, 0, retained_bytes=4 * GB)
 CHILD = "forward raised OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB.\nGPU 0 has more"
 
 
-def blame(error: Exception, taken_gb: float) -> None:
+def blame(error: Exception, taken_gb: float, plan: MemoryPlan = PLAN) -> None:
     """Raise what follows from an error after the candidate has taken so much."""
     in_use = [7 * GB]
-    use = MemoryUse(PLAN, lambda: in_use[0])
+    use = MemoryUse(plan, lambda: in_use[0])
     with use.blaming():
         in_use[0] += int(taken_gb * GB) + PLAN.retained_bytes
         raise error
@@ -48,6 +50,16 @@ def test_where_judge_or_baseline_run_out_the_share_decides(error: Exception) -> 
         blame(error, 130)
     with pytest.raises(torch.OutOfMemoryError):
         blame(error, 60)
+
+
+@pytest.mark.parametrize(
+    ("error", "needed"),
+    [(CandidateRejected(Status.CRASHED, CHILD), 130 + 42.9), (torch.OutOfMemoryError("out of memory"), 130)],
+)
+def test_where_another_plan_leaves_more_it_is_tried_first(error: Exception, needed: float) -> None:
+    with pytest.raises(CandidateNeedsMemory) as caught:
+        blame(error, 130, replace(PLAN, most_candidate_bytes=140 * GB))
+    assert needed < caught.value.nbytes / GB < 1.3 * needed
 
 
 def test_other_errors_stay_as_they_are() -> None:

@@ -106,6 +106,8 @@ class AheadCompilers:
                 future.set_result(AheadResult.from_json(json.loads(process.stdout.readline())))
             except (OSError, ValueError):  # it was killed or crashed
                 seconds = time.monotonic() - started
+                _kill(process)
+                process.wait()  # else the next reference could still be sent to it
                 future.set_result(
                     AheadResult(reason="its process ended", seconds={"compile": round(seconds, 3)})
                 )

@@ -189,9 +189,9 @@ class Judge:
     def judge(self, candidate: Candidate, known_machine_code: Collection[str] = ()) -> Verdict:
         """The verdict on one candidate.
 
-        Raises DuplicateMachineCode if the fingerprint of its machine code is in `known_machine_code`, and
-        torch.OutOfMemoryError if the memory plan was wrong. Nothing that the candidate does raises anything
-        else.
+        Raises DuplicateMachineCode if the fingerprint of its machine code is in `known_machine_code`,
+        CandidateNeedsMemory if another memory plan suits it better, and torch.OutOfMemoryError if the plan
+        was wrong. Nothing that the candidate does raises anything else.
         """
         state = CandidateState(candidate)
         if self.not_scorable:
@@ -281,6 +281,7 @@ class Judge:
         self._report("checking for writes out of bounds")
         if self.bench.plan.layout.takes_turns or not self.bench.has_room_for_a_call():
             self.wait_for_teardown()  # its memory is needed
+            self.baselines.release_memory()
             self.bench.free_own_memory()
         with state.clock("guards"):
             note = guarded.check(state.candidate, self._check, state.keep_own_values)

@@ -10,13 +10,15 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelpro.lab.measure.memory_plan import GB, MemoryPlan
+from kernelpro.lab.measure.memory_plan import GB, CandidateNeedsMemory, MemoryPlan
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import BadInput, Status
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _REQUESTED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (KiB|MiB|GiB)")
 _NOTICEABLE = 64 << 20
+_MARGIN = 1.25
+"""Of the next plan: the candidate may need more than it had asked for until memory ran out."""
 
 
 class MemoryUse:
@@ -25,6 +27,7 @@ class MemoryUse:
     def __init__(self, plan: MemoryPlan, in_use: Callable[[], int]):
         """`in_use` returns the bytes that all processes except the judge use."""
         self._share, self._retained, self._in_use = plan.candidate_bytes, plan.retained_bytes, in_use
+        self._most = plan.most_candidate_bytes
         self._before = in_use()
         self.peak_bytes = 0
 
@@ -36,8 +39,8 @@ class MemoryUse:
     def blaming(self) -> Iterator[None]:
         """If memory runs out in this block, decide who is to blame while the candidate still holds its own.
 
-        Raises CandidateRejected, with figures, if the candidate took more than its share, and
-        torch.OutOfMemoryError if the plan was wrong.
+        Raises CandidateRejected, with figures, if the candidate took more than any plan leaves to it,
+        CandidateNeedsMemory if another plan leaves more, and torch.OutOfMemoryError if the plan was wrong.
         """
         try:
             yield
@@ -51,8 +54,14 @@ class MemoryUse:
             self.record(self._retained)
             if self.peak_bytes <= self._share:
                 raise torch.OutOfMemoryError(str(error)) from None
+            self._require_most(0)
             reason = f"it allocated {self._figures()}; the rest is needed to check its outputs"
             raise CandidateRejected(Status.CRASHED, reason) from None
+
+    def _require_most(self, requested: int) -> None:
+        """Raise CandidateNeedsMemory if another plan would leave more. `requested`: what it did not get."""
+        if self._share < self._most:
+            raise CandidateNeedsMemory(int(_MARGIN * (self.peak_bytes + requested)))
 
     def _figures(self) -> str:
         return f"{self.peak_bytes / GB:.1f} GB of the {self._share / GB:.1f} GB that were free for it"
@@ -65,6 +74,7 @@ class MemoryUse:
         requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
         if match and self.peak_bytes + requested < self._share - _NOTICEABLE:
             return torch.OutOfMemoryError(f"the plan left too little memory for the candidate: {reason}")
+        self._require_most(requested)
         more = f", and asked for {requested / GB:.1f} GB more" if match else ""
         first_line = reason.splitlines()[0]
         return CandidateRejected(Status.CRASHED, f"{first_line}; it had allocated {self._figures()}{more}")

@@ -19,6 +19,7 @@ from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.rounds import Rounds
 from kernelpro.lab.measure.samples import Kind, Sample
 from kernelpro.lab.measure.statistics import CERTAIN, lower_bound, median_interval, ratio_interval
+from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.records import BadInput, Interval
 
@@ -209,6 +210,12 @@ class Baselines:
         """Per round, the log of the variant's time divided by the anchor's. For bursts it is that of queued
         calls."""
         return -self.rounds.log_link(self.anchor, variant, "queued" if kind == "burst" else kind)
+
+    def release_memory(self) -> None:
+        """Free the memory that their allocator holds beside parameters, for another process."""
+        turns = Turns(True, self.call_timeout)
+        turns.take(self.participant)
+        turns.take(None)
 
     def close(self) -> None:
         """End the process that holds the variants."""

@@ -56,7 +56,7 @@ _MAX_PLANS = 4
 """Attempts to plan memory: if the float64 run takes more than planned, another plan allows for it."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
-_ROOM_FACTOR = 2  # a guarded call takes more than the reference: margins, and buffers that are not reused
+_ROOM_FACTOR = 3  # a guarded call takes more than the reference: margins, and buffers that are not reused
 
 
 class Bench:
@@ -70,10 +70,12 @@ class Bench:
         launcher: SandboxLauncher,
         builds: Builds,
         plan_failures: int = 0,
+        candidate_bytes: int = 0,
     ):
-        """`plan_failures`: how often memory has run out despite the memory plan."""
+        """`plan_failures`: how often memory has run out despite the memory plan. `candidate_bytes`: the
+        memory that a candidate is known to need."""
         self.task, self.target, self.options = task, target, options
-        self._plan_failures = plan_failures
+        self._plan_failures, self._candidate_bytes = plan_failures, candidate_bytes
         self._ballast: device_memory.Ballast | None = None
         self.launcher, self.builds = launcher, builds
         self.preparation = Stopwatch()
@@ -186,8 +188,9 @@ class Bench:
         peak = max(peak, self._region_bytes + outputs + parameters)
         types = [leaf.dtype for leaf in leaves] + [dtype for _, dtype in self.output_spec.tensors]
         size = min((dtype.itemsize for dtype in types if dtype.is_floating_point), default=_FLOAT64_BYTES)
-        exact_peak, copies = peak * _FLOAT64_BYTES // size, 4 if self.reference.init_device else 3
-        return TaskSizes(self._region_bytes, outputs, parameters, peak, exact_peak, copies)
+        widening = _FLOAT64_BYTES / size
+        exact_call, on_device = int((peak - parameters) * widening), bool(self.reference.init_device)
+        return TaskSizes(self._region_bytes, outputs, parameters, peak, exact_call, widening, on_device)
 
     def _plan_memory(self, sizes: TaskSizes, seed: int) -> None:
         """Plan how to use the free memory, and choose how the oracle computes. Raises BadInput."""
@@ -206,20 +209,21 @@ class Bench:
                 self._flusher.nbytes,
                 sliceable,
                 self._plan_failures,
+                self._candidate_bytes,
             )
             if self.plan.layout.slices > 1 and not self.oracle.can_slice:
                 sliceable = self._find_slicing(seed)
                 if not sliceable:
                     continue
-            needed = self._try_oracle(seed, sizes.exact_peak)
+            needed = self._try_oracle(seed, sizes)
             fits = needed is not None
-            assumed = sizes.exact_peak // self.plan.layout.slices
+            assumed = sizes.exact_call // self.plan.layout.slices
             if needed is not None and needed <= _MEASURED_SLACK * assumed:
                 break
             needed = needed or 2 * assumed
-            sizes = replace(sizes, exact_peak=needed * self.plan.layout.slices)
+            sizes = replace(sizes, exact_call=needed * self.plan.layout.slices)
         if not fits:
-            self.oracle.use_own_type(sizes.exact_peak)
+            self.oracle.use_own_type(_exact_bytes(sizes))
         self.oracle.set_cache_bytes(self.plan.cache_bytes)
         self.turns = Turns(self.plan.layout.takes_turns, self.options.call_timeout)
         self.free_own_memory()
@@ -230,13 +234,15 @@ class Bench:
         except torch.OutOfMemoryError:  # another process took the memory
             return False
 
-    def _try_oracle(self, seed: int, exact_bytes: int) -> int | None:
-        """Run the oracle once as planned; returns the bytes that it took, or None if memory ran out."""
+    def _try_oracle(self, seed: int, sizes: TaskSizes) -> int | None:
+        """Run the oracle once as planned; returns the bytes that it took beside its parameters, or None if
+        memory ran out."""
         layout = self.plan.layout
         self.oracle.use_slices(layout.slices)
         if not layout.exact:
-            self.oracle.use_own_type(exact_bytes)
+            self.oracle.use_own_type(_exact_bytes(sizes))
             return 0
+        self.oracle.load_exact_model()
         with device_memory.measured_peak(self.target) as peak:
             self.oracle.compute_first_slice(seed)
         if isinstance(self.oracle.float64_error, torch.OutOfMemoryError):
@@ -496,3 +502,8 @@ class Bench:
         if self._ballast:
             self._ballast.close()
         unload(self.task)
+
+
+def _exact_bytes(sizes: TaskSizes) -> int:
+    """What a call in float64 takes, with parameters."""
+    return int(sizes.exact_call + sizes.widening * sizes.parameters)

@@ -83,7 +83,6 @@ class CudaParticipant(Participant):
 
     device = "cuda"
     _reader: DeviceReader
-    _gate_count = 0
 
     def __init__(self, *arguments: Any, page: CompletionPage):
         super().__init__(*arguments)
@@ -191,8 +190,7 @@ class CudaParticipant(Participant):
         which is not charged to the candidate. The writes are issued while the device sleeps, so that they
         usually run without a pause in which the device could switch to the child again.
         """
-        self._gate_count += 1
-        calls, count, nonce = len(batch), self._gate_count, secrets.randbits(64) | 1
+        calls, count, nonce = len(batch), self.regions[0].next_gate(), secrets.randbits(64) | 1
         claims: list[list[Claim]] | None = None
         begun, written, opened = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
         self._page.reset()

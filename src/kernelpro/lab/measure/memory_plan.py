@@ -12,12 +12,13 @@ a check:
  5. the oracle runs in the task's own type instead of float64.
 
 The smallest layout needs one eager call of the reference (inputs I, outputs O, parameters W; its peak P
-includes all three), a second copy of I and O, and a fixed part. Since P >= I + O, it fits if
+includes all three), a second copy of I and O, two more of W, and a fixed part. Since P >= I + O + W, it fits
+if
 
-    2 P + 3 W + contexts of three processes + cache flusher + scratch memory <= free memory
+    2 P + W + contexts of three processes + cache flusher + scratch memory <= free memory
 
-So the judge accepts every task whose reference fits twice, in addition to parameters and the fixed part. A
-CPU needs two more sets of inputs, because each process has its own files.
+So the judge accepts every task whose reference fits twice, in addition to the parameters and the fixed part.
+A CPU needs two more sets of inputs, because each process has its own files.
 """
 
 from __future__ import annotations
@@ -46,28 +47,24 @@ _SLACK = 1.05
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """Bytes of a task. Both peaks include inputs, outputs and parameters, in the types of that run."""
+    """Bytes of a task."""
 
     inputs: int
     outputs: int
     parameters: int
     peak: int
-    """Peak memory of one eager call in the task's own types."""
-    exact_peak: int
-    """Peak memory of one eager call in float64."""
-    parameter_copies: int = 3
-    """Copies of the parameters in their own type: one of the candidate, two of the baselines (eager and
-    compiled), and one more if the reference was built on the device."""
+    """Peak memory of one eager call in the task's own types, including inputs, outputs and parameters."""
+    exact_call: int
+    """Peak memory of one eager call in float64, including inputs and outputs, without parameters."""
+    widening: float = 2.0
+    """How many times larger values are in float64."""
+    built_on_device: bool = False
+    """The judge and the baselines' process construct the reference on the device, and keep that copy."""
 
     @property
     def working(self) -> int:
         """Bytes that a call needs for outputs and temporaries, beside its inputs and parameters."""
         return max(self.outputs, self.peak - self.inputs - self.parameters)
-
-    @property
-    def widening(self) -> float:
-        """How many times larger values are in the oracle's type."""
-        return self.exact_peak / max(1, self.peak)
 
 
 @dataclass(frozen=True)
@@ -98,13 +95,15 @@ class MemoryPlan:
     free_bytes: int
     """Free memory before the judge allocated anything."""
     candidate_bytes: int
-    """Memory left for a candidate, excluding its inputs."""
+    """Memory left for a candidate, including its parameters, without its inputs."""
     cache_bytes: int
     """Memory for cached inputs and expected outputs."""
     burst_calls: int
     """Most calls of a burst; 0: no bursts."""
     retained_bytes: int = 0
     """Most memory for outputs that candidate and baselines keep at the judge's request."""
+    most_candidate_bytes: int = 0
+    """`candidate_bytes` of the plan that leaves most."""
 
     @property
     def given_up(self) -> str:
@@ -121,6 +120,15 @@ class MemoryPlan:
         return f"only {_gb(self.free_bytes)} of memory were free: {', '.join(parts)}" if parts else ""
 
 
+class CandidateNeedsMemory(Exception):
+    """The candidate needs more memory than the plan leaves to it, and another plan would leave more."""
+
+    def __init__(self, nbytes: int):
+        """`nbytes`: what it is known to need."""
+        super().__init__(f"the candidate needs {_gb(nbytes)}")
+        self.nbytes = nbytes
+
+
 def plan_memory(
     task: str,
     sizes: TaskSizes,
@@ -129,17 +137,26 @@ def plan_memory(
     flush_bytes: int,
     sliceable: bool,
     failures: int = 0,
+    candidate_bytes: int = 0,
 ) -> MemoryPlan:
     """The plan with the first layout of the ladder that fits; raises BadInput if none does.
 
     `sliceable`: expected outputs can be computed in slices. `failures`: how often memory ran out with a plan
-    for this task; each failure makes the next plan smaller.
+    for this task; each failure makes the next plan smaller. `candidate_bytes`: the memory that a candidate
+    needs, if it is known to be more than a plan left to it.
     """
     budget = int(free * 0.75**failures)
     ladder = list(_ladder(target, sliceable))
-    for layout in ladder:
-        if _needed(sizes, layout, target, flush_bytes) <= budget:
-            return _complete(sizes, layout, free, budget, target, flush_bytes)
+    plans = [
+        _complete(sizes, layout, free, budget, target, flush_bytes)
+        for layout in ladder
+        if _needed(sizes, layout, target, flush_bytes) <= budget
+    ]
+    if plans:
+        most = max(plan.candidate_bytes for plan in plans)
+        least = min(candidate_bytes, most)
+        plan = next(plan for plan in plans if plan.candidate_bytes >= least)
+        return replace(plan, most_candidate_bytes=most)
     layout = min(ladder, key=lambda rung: _needed(sizes, rung, target, flush_bytes))
     needed = _needed(sizes, layout, target, flush_bytes)
     if needed > free:
@@ -167,19 +184,22 @@ def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
     yield replace(alone, exact=False)
 
 
-def _fixed(sizes: TaskSizes, target: Target, flush_bytes: int) -> int:
-    """Bytes that every layout needs: flusher, scratch memory, three processes (candidate, guarded calls,
-    baselines), and all copies of the parameters, including the oracle's."""
-    copies = sizes.parameter_copies + sizes.widening
-    return int(3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes + copies * sizes.parameters)
+def _fixed(target: Target, flush_bytes: int) -> int:
+    """Bytes that every layout needs: flusher, scratch memory and three processes (candidate, guarded calls,
+    baselines)."""
+    return 3 * _CONTEXT_BYTES[target] + _SCRATCH_BYTES + flush_bytes
 
 
 def _needed(sizes: TaskSizes, layout: Layout, target: Target, flush_bytes: int) -> int:
-    return int(_SLACK * _Parts(sizes, layout, target).largest()) + _fixed(sizes, target, flush_bytes)
+    return int(_SLACK * _Parts(sizes, layout, target).largest()) + _fixed(target, flush_bytes)
 
 
 class _Parts:
-    """Bytes by user, without the fixed part."""
+    """Bytes by user, without the fixed part.
+
+    `prepared` and `weights` are all copies of the parameters: while the task is prepared, and afterwards (of
+    the oracle, the candidate, and the baselines, which share one).
+    """
 
     def __init__(self, sizes: TaskSizes, layout: Layout, target: Target):
         self._sizes, self._layout = sizes, layout
@@ -197,7 +217,13 @@ class _Parts:
         """For the baselines while a candidate is called."""
         self.own = sizes.inputs + sizes.outputs
         """For the judge: the inputs of a call, and a copy of its outputs."""
-        self.truth = int(sizes.exact_peak / layout.slices) if layout.exact else sizes.working
+        self.truth = int(sizes.exact_call / layout.slices) if layout.exact else sizes.working
+        oracle = sizes.widening if layout.exact else 1.0
+        built = sizes.built_on_device
+        baselines = 0 if layout.takes_turns else 1 + built
+        # the oracle's in both types, and one with operands rounded to fewer bits
+        self.prepared = int((2 * oracle + layout.exact + built + baselines) * sizes.parameters)
+        self.weights = int((oracle + built + 2 + built) * sizes.parameters)
 
     def largest(self) -> int:
         """Bytes of the stage that needs most."""
@@ -210,37 +236,37 @@ class _Parts:
         # operands rounded to fewer bits; the truths of two seeds
         rounded = sizes.widening * (sizes.inputs + 2 * sizes.outputs) / layout.slices
         derived = int(rounded) if layout.exact else sizes.inputs
-        compiling = layout.baseline_sets * sizes.inputs + sizes.peak
-        return self.own + self.truth + derived + (0 if layout.takes_turns else compiling)
+        compiling = layout.baseline_sets * sizes.inputs + sizes.peak - sizes.parameters
+        return self.prepared + self.own + self.truth + derived + (0 if layout.takes_turns else compiling)
 
     def _compile(self) -> int:
         """Bytes while the baselines compile on their own inputs. The judge holds inputs too, unless processes
         take turns."""
         held = max(1, self._layout.baseline_sets) + (not self._layout.takes_turns)
-        return held * self._sizes.inputs + self._sizes.peak
+        return self.weights + held * self._sizes.inputs + self._sizes.peak - self._sizes.parameters
 
     def _call(self) -> int:
-        return self.regions + max(self.candidate + self.beside, self.baseline) + self.own
+        return self.weights + self.regions + max(self.candidate + self.beside, self.baseline) + self.own
 
     def _check(self) -> int:
         processes = 0 if self._layout.frees_before_check else self.candidate + self.beside
-        return self.regions + processes + self.own + self.truth
+        return self.weights + self.regions + processes + self.own + self.truth
 
 
 def _complete(
     sizes: TaskSizes, layout: Layout, free: int, budget: int, target: Target, flush_bytes: int
 ) -> MemoryPlan:
     """The plan with this layout: divides the remaining memory between caches, bursts and the candidate."""
-    parts, fixed = _Parts(sizes, layout, target), _fixed(sizes, target, flush_bytes)
+    parts, fixed = _Parts(sizes, layout, target), _fixed(target, flush_bytes)
     left = budget - _needed(sizes, layout, target, flush_bytes)
     cache = max(0, min(left // 2, int(_CACHE_SHARE * budget)))
     truth = 0 if layout.frees_before_check else parts.truth
-    others = fixed + cache + int(_SLACK * (parts.regions + parts.beside + truth))
+    others = fixed + cache + int(_SLACK * (parts.weights + parts.regions + parts.beside + truth))
     # each call of a burst needs its inputs, its outputs in both children, whose allocators keep that memory,
     # and the judge's copy of the outputs
     calls = int((budget - others - parts.candidate) / (_SLACK * (sizes.inputs + 3 * sizes.outputs)))
     calls = min(layout.candidate_sets, calls) if target == "cuda" and not layout.takes_turns else 0
-    candidate = free - others - int(_SLACK * parts.own)
+    candidate = free - others - int(_SLACK * parts.own) + sizes.parameters
     calls = calls if calls >= 2 else 0
     retained = parts.retained_bytes + 2 * calls * sizes.outputs
     return MemoryPlan(layout, free, max(0, candidate), cache, calls, retained)

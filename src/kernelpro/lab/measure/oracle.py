@@ -14,7 +14,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -210,6 +210,12 @@ class Oracle:
         """Compute expected outputs in the task's own type. `exact_bytes`: what a call in float64 takes."""
         self.exact, self._exact_bytes = False, exact_bytes
         self._models.pop(torch.float64, None)
+
+    def load_exact_model(self) -> None:
+        """Create the float64 model now. If that fails, the first call decides what follows."""
+        if self.exact and torch.float64 not in self._models:
+            with suppress(RuntimeError, TypeError):
+                self._models[torch.float64] = self.reference.model(torch.float64)
 
     def compute_first_slice(self, seed: int) -> None:
         """Compute expected outputs once, or their first slice. This decides whether they are exact."""

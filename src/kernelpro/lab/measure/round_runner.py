@@ -304,8 +304,9 @@ class RoundRunner:
     def _release_memory(self, participant: Participant) -> None:
         """Free the memory of a burst's outputs, which the allocators of candidate and baselines keep."""
         turns = Turns(True, self._bench.options.call_timeout)
-        for process in (participant, self._baselines.participant, None):
-            turns.take(process)
+        turns.take(participant)
+        turns.take(None)
+        self._baselines.release_memory()
         torch.cuda.empty_cache()
 
     def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:

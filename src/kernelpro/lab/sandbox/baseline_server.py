@@ -105,5 +105,6 @@ class BaselineServer(CandidateServer):
         tf32 = self._allow_tf32 if compiled else variant == "eager_tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if compiled and variant not in self._models:
-            self._models[variant] = torch.compile(self._reference.model(), mode=MODES[variant])
+            model = self._reference.model(shared=self._models["eager"])
+            self._models[variant] = torch.compile(model, mode=MODES[variant])
         self._model = self._models.get(variant, self._models["eager"])

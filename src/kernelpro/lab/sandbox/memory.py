@@ -94,6 +94,7 @@ class Region:
         self.fd: int | None = None
         self.handle = ""
         self._has_gate: bool | None = None
+        self._gates = 0
         page, gate_bytes = (gpu.PAGE_BYTES, _ALIGN) if device == "cuda" else (mmap.PAGESIZE, 0)
         size = -(-(nbytes + gate_bytes) // page) * page  # memory is shared in whole pages
         self.gate_offset = size - gate_bytes
@@ -118,6 +119,11 @@ class Region:
             except gpu.GpuError:
                 self._has_gate = False
         return self._has_gate
+
+    def next_gate(self) -> int:
+        """A value that the gate has never had. Participants that share this memory share its gate."""
+        self._gates += 1
+        return self._gates
 
     def open_gate(self, value: int) -> None:
         """Set the gate to `value` after all earlier work of the current stream."""

@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -159,10 +160,11 @@ def _constant_value(program: ExportedProgram, target: str) -> torch.Tensor:
 
 
 def _constant(name: str, value: torch.Tensor, target: str, task: str) -> Node:
-    flat = value.flatten()
-    fill_value = constant_of(value) if value.is_floating_point() else None
-    if fill_value is None and flat.numel() and bool((flat == flat[0]).all()):
-        fill_value = flat[0].item()
+    with unset_fake_temporarily():  # constants have values even where everything else is fake
+        flat = value.flatten()
+        fill_value = constant_of(value) if value.is_floating_point() else None
+        if fill_value is None and flat.numel() and bool((flat == flat[0]).all()):
+            fill_value = flat[0].item()
     if fill_value is None:
         raise BadInput(
             f"task {task}: {target} is a constant tensor but neither a parameter nor a persistent buffer: "

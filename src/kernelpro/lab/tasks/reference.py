@@ -74,7 +74,7 @@ class Reference:
     def _reporting_errors(self, what: str, make: Any) -> Any:
         try:
             return make()
-        except BadInput:
+        except (BadInput, torch.OutOfMemoryError):  # whoever planned memory handles the latter
             raise
         except SystemExit as error:
             raise BadInput(f"task {self.task.name}: {what} called sys.exit({error})") from None
@@ -176,11 +176,21 @@ class Reference:
         """Bytes of parameters and buffers."""
         return sum(tensor.nbytes for tensor in self._model.state_dict().values())
 
-    def model(self, dtype: torch.dtype | None = None, device: str = "") -> nn.Module:
+    def model(
+        self, dtype: torch.dtype | None = None, device: str = "", shared: nn.Module | None = None
+    ) -> nn.Module:
         """A fresh copy on the task's device or another; with `dtype`, all floating-point tensors are
-        converted."""
-        rebuilds = self.task.form == "kernelbench" and _has_closures(self._model)
-        return self._to_device(self._build() if rebuilds else copy.deepcopy(self._model), dtype, device)
+        converted.
+
+        `shared`: an earlier copy whose parameters this one uses, where it can be copied.
+        """
+        if self.task.form == "kernelbench" and _has_closures(self._model):
+            return self._to_device(self._build(), dtype, device)
+        memo: dict[int, Any] = {}
+        if shared is not None:
+            own = dict(self._model.named_parameters())
+            memo = {id(own[name]): parameter for name, parameter in shared.named_parameters()}
+        return self._to_device(copy.deepcopy(self._model, memo), dtype, device)
 
     def _to_device(self, model: nn.Module, dtype: torch.dtype | None, device: str = "") -> nn.Module:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
