@@ -14,7 +14,8 @@ next references (lab/compile_ahead) and the worker builds the next candidates.
 `--previous`, are skipped. Levels are interleaved: a run that ends early has covered all of them.
 
 `--sample N` draws N problems at random, with `--max-gb` among those whose eager call needs no more memory.
-`--free-gb` occupies the device's memory up to that rest first, as if the device were smaller.
+`--free-gb` occupies the device's memory up to that rest first, as if the device were smaller; the contexts of
+processes that compile ahead come on top.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from kernelpro.suites.published import find_published, is_published
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 Row = dict[str, Any]
+AHEAD_CONTEXT_GB = 0.7
+"""Device memory of a process that compiles ahead."""
 MAX_IN_POOL = 12
 """Judgements in the pool: enough to build candidates ahead, few enough to lose little at the end."""
 WORKER_LOG_BYTES = 4000
@@ -359,7 +362,8 @@ def main() -> int:
         items = [item for item in items if item.key not in done]
     print(f"{len(items)} problems to look at, {len(done)} done before", file=sys.stderr, flush=True)
     started = time.monotonic()
-    with ballast(options.free_gb) as free:
+    rest = options.free_gb and options.free_gb + AHEAD_CONTEXT_GB * options.ahead
+    with ballast(rest) as free:
         if free is not None:
             print(f"{free:.1f} GB of the device's memory are free", file=sys.stderr, flush=True)
         complete = SuiteRun(options, judge, items, done).run()
