@@ -185,6 +185,17 @@ def test_the_only_value_that_a_relu_leaves_of_a_row_may_have_lost_what_cancelled
     )
 
 
+def test_zeros_do_not_make_the_few_values_between_them_small() -> None:
+    truth = torch.zeros(1000, 64, dtype=torch.float64)
+    truth[::100, 3] = torch.linspace(0.1, 1.0, 10, dtype=torch.float64)
+    truth[5, 9] = 5e-6
+    near, wrong = truth.clone(), truth.clone()
+    near[5, 9] = 5e-5
+    wrong[5, 9] = 0.5
+    assert measure_errors([near], [truth]).element < 0.01
+    assert measure_errors([wrong], [truth]).element > 1
+
+
 def test_not_a_number_stands_for_infinity_only_where_allowed() -> None:
     truth = [torch.tensor([1.0, torch.inf, -torch.inf], dtype=torch.float64)]
     compensated, other_sign = (

@@ -139,6 +139,7 @@ def start_baselines(bench: Bench, notes: list[str]) -> BaselineStartup:
             options.build_timeout,
             options.call_timeout,
             notes,
+            has_all_memory=bench.plan.layout.takes_turns,
         )
         try:
             baselines.start_compiling(bench.start_request(), *load)

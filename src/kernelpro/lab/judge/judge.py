@@ -279,7 +279,7 @@ class Judge:
         """The verdict with the results of guarded calls; raises CandidateRejected if the candidate leaves
         its buffers."""
         self._report("checking for writes out of bounds")
-        if self.bench.plan.layout.takes_turns or not self.bench.has_room_for_a_call():
+        if self.bench.plan.layout.takes_turns or not self.bench.has_room_for_a_call(verdict.peak_bytes or 0):
             self.wait_for_teardown()  # its memory is needed
             self.baselines.release_memory()
             self.bench.free_own_memory()

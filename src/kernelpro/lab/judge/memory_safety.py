@@ -155,6 +155,7 @@ class GuardedCalls:
         margins = InputMargins(self._slots, participant.regions[0].nbytes)
         for index, (seed, distribution) in enumerate(self._inputs):
             fill, input_fill = FILLS[index % len(FILLS)], FILLS[(index + 1) % len(FILLS)]
+            participant.unmap_outputs()  # each call's outputs lie in new memory
             participant.prepare(bench.options.call_timeout, fill=fill)
             # inputs get another byte: else a kernel that copies past the end of its input into the output's
             # margin would write the expected byte there
@@ -179,6 +180,7 @@ class GuardedCalls:
         """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
         around."""
         seconds, begun = self._bench.options.call_timeout, time.monotonic()
+        participant.unmap_outputs()
         for _ in range(_MORE_CALLS):
             participant.prepare(seconds, warm=True)
             if time.monotonic() - begun > _MORE_SECONDS:

@@ -56,7 +56,7 @@ _MAX_PLANS = 4
 """Attempts to plan memory: if the float64 run takes more than planned, another plan allows for it."""
 _MEASURED_SLACK = 1.1
 _FLOAT64_BYTES = 8
-_ROOM_FACTOR = 3  # a guarded call takes more than the reference: margins, and buffers that are not reused
+_ROOM_FACTOR = 2  # a guarded call takes more than the reference: margins, and buffers that are not reused
 
 
 class Bench:
@@ -223,7 +223,7 @@ class Bench:
             needed = needed or 2 * assumed
             sizes = replace(sizes, exact_call=needed * self.plan.layout.slices)
         if not fits:
-            self.oracle.use_own_type(_exact_bytes(sizes))
+            self.oracle.use_own_type(sizes.exact_peak)
         self.oracle.set_cache_bytes(self.plan.cache_bytes)
         self.turns = Turns(self.plan.layout.takes_turns, self.options.call_timeout)
         self.free_own_memory()
@@ -240,7 +240,7 @@ class Bench:
         layout = self.plan.layout
         self.oracle.use_slices(layout.slices)
         if not layout.exact:
-            self.oracle.use_own_type(_exact_bytes(sizes))
+            self.oracle.use_own_type(sizes.exact_peak)
             return 0
         self.oracle.load_exact_model()
         with device_memory.measured_peak(self.target) as peak:
@@ -258,9 +258,11 @@ class Bench:
         if self.target == "cuda":
             torch.cuda.empty_cache()
 
-    def has_room_for_a_call(self) -> bool:
-        """Whether the free memory suffices for another process to load and call the candidate."""
-        return self.target == "cpu" or torch.cuda.mem_get_info()[0] > _ROOM_FACTOR * self._call_bytes + GB
+    def has_room_for_a_call(self, peak_bytes: int) -> bool:
+        """Whether the free memory suffices for another process to load and call a candidate that has used
+        `peak_bytes`."""
+        needed = _ROOM_FACTOR * max(peak_bytes, self._call_bytes) + GB
+        return self.target == "cpu" or torch.cuda.mem_get_info()[0] > needed
 
     @property
     def flush_bytes(self) -> int:
@@ -502,8 +504,3 @@ class Bench:
         if self._ballast:
             self._ballast.close()
         unload(self.task)
-
-
-def _exact_bytes(sizes: TaskSizes) -> int:
-    """What a call in float64 takes, with parameters."""
-    return int(sizes.exact_call + sizes.widening * sizes.parameters)

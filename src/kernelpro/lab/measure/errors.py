@@ -1,7 +1,7 @@
 """Errors of outputs y relative to the float64 truth t, in two measures. The worst output counts:
 
     norm     ||y - t|| / ||t||
-    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that contains i, rms of t / 16)
+    element  max_i |y_i - t_i| / max(|t_i|, rms of the row of t that contains i, rms of t's non-zeros / 16)
 
 For outputs that are not floating point, both measures are the share of mismatches. Each output also has its
 own errors: those of one in bfloat16 say nothing about one in float32 beside it. Both sides may be given in
@@ -28,9 +28,10 @@ _PIECE = 1 << 24
 _MIN_ROW = 16
 """A row with at least so many elements has a scale of its own."""
 _MIN_ROW_SCALE = 1 / 16
-"""The least scale of a row, as a share of the whole output's rms. Without it, if a ReLU left one small value
-in a row, that value would be the scale, and cancellation before the ReLU would cause an unbounded relative
-error: torch.compile's own code for batch norm and ReLU was rejected for an error of 8e-8."""
+"""The least scale of a row, as a share of the rms of the output's non-zeros. Without it, if a ReLU left one
+small value in a row, that value would be the scale, and cancellation before the ReLU would cause an unbounded
+relative error: torch.compile's own code for batch norm and ReLU was rejected for an error of 8e-8. Zeros do
+not count: where min(x + 0.5, 0) left a few values in a million zeros, the same happened with TF32."""
 
 
 @dataclass(frozen=True)
@@ -184,14 +185,15 @@ class _Comparison:
     def _measure_scale(self) -> Scale:
         mine = _Comparison(self._truth, self._truth, self._index, 1)
         for masked in (False, True):
-            norms, count, is_float = list[torch.Tensor](), 0, True
+            norms, nonzeros, count, is_float = list[torch.Tensor](), list[torch.Tensor](), 0, True
             for piece in mine.pieces(masked):
                 count, is_float = count + piece.right.numel(), piece.right.is_floating_point()
                 norms += [piece.right.norm()] if is_float else []
+                nonzeros.append(piece.right.count_nonzero())
             size = float(torch.stack(norms).norm()) if norms else 0.0
             if math.isfinite(size):
                 break
-        return Scale(size, count, masked, is_float)
+        return Scale(size, count, sum(map(int, nonzeros)), masked, is_float)
 
     def errors(self, locate: bool, with_infinities: bool) -> Errors:
         scale = self.scale()

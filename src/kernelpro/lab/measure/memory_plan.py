@@ -66,6 +66,11 @@ class TaskSizes:
         """Bytes that a call needs for outputs and temporaries, beside its inputs and parameters."""
         return max(self.outputs, self.peak - self.inputs - self.parameters)
 
+    @property
+    def exact_peak(self) -> int:
+        """Peak memory of one eager call in float64, including parameters."""
+        return int(self.exact_call + self.widening * self.parameters)
+
 
 @dataclass(frozen=True)
 class Layout:

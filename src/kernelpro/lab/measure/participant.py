@@ -212,9 +212,13 @@ class Participant(ABC):
         if self.turns:
             self.turns.take(self)
 
+    def unmap_outputs(self) -> None:
+        """Release the mappings of earlier outputs: the driver frees only memory that nobody has mapped."""
+        self._reader.close()
+
     def release_memory(self, seconds: float) -> None:
         """Let the child drop its outputs and free the memory that its allocator holds."""
-        self._reader.close()  # the driver frees only memory that is no longer mapped here
+        self.unmap_outputs()
         self.process.thaw()
         self.request({"op": "release_memory"}, seconds)
         self.process.freeze()

@@ -51,14 +51,16 @@ class Scale:
     """Its norm."""
     count: int
     """Its number of elements."""
+    nonzeros: int
+    """Its number of elements that are not 0."""
     masked: bool
     """Some elements are not finite; the norm excludes them."""
     is_float: bool
 
     @property
     def rms(self) -> float:
-        """The root mean square; 1 if all elements are 0."""
-        return self.size / math.sqrt(self.count) if self.size else 1.0
+        """The root mean square of the elements that are not 0; 1 if all are."""
+        return self.size / math.sqrt(self.nonzeros) if self.size else 1.0
 
 
 @dataclass
