@@ -20,6 +20,7 @@ from kernelpro.records import (
 from kernelpro.records.energy import format_joules, format_ratio
 from kernelpro.records.events import TaskMeasured
 from kernelpro.records.interval import format_share
+from kernelpro.report.schema import ReportData
 
 _COMPILERS = {
     "torch.compile": "torch.compile's own output",
@@ -126,6 +127,20 @@ def describe_start(run: str, config: RunConfig, is_measured: bool) -> str:
 def describe_final_judging(step: int) -> str:
     """A line for the final judging of a step."""
     return f"step {step}: judging again at full length"
+
+
+def steps_legend(data: ReportData) -> str:
+    """Which times the table of steps shows."""
+    has_final = data.winner is not None and data.run.state == "finished"
+    final = " The winner's final values are in the table of baselines." if has_final else ""
+    return f"Times and speed-ups of steps are those of the search.{final}"
+
+
+def front_legend(data: ReportData) -> str:
+    """Which times and energies the table of the Pareto front shows; empty if all are those of the search."""
+    final = {step.number for step in data.steps if step.is_finalist} & {p.step for p in data.pareto_front}
+    numbers = f"{'steps' if len(final) > 1 else 'step'} {', '.join(map(str, sorted(final)))}"
+    return f"Final values for {numbers}; the other values are those of the search." if final else ""
 
 
 def describe_state(step: Step) -> str:
