@@ -40,7 +40,9 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("--role", "plan:effort=huge"), "--role plan: effort huge: not one of minimal"),
         (("--price", "m=dear"), "dollars per million tokens"),
         (("--author", "playbook"), "--author playbook uses no model"),
-        (("--policy", "mtcs"), "mtcs"),
+        (("--policy", "mtcs"), "'mtcs' (did you mean mcts?)"),
+        (("--author", "plybook"), "--author plybook (did you mean playbook?): use playbook or files:DIR"),
+        (("--model", "inbx:questions"), "model inbx:questions: unknown (did you mean inbox?); use openai:"),
         (("--speed-tolerance", "5"), "--speed-tolerance needs --objective energy-at-speed or edp"),
     ],
 )

@@ -9,14 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelpro.api.judging import (
-    Stops,
-    add_baselines,
-    beside_any_loop,
-    check_target,
-    errors_in_python,
-    in_python,
-)
+from kernelpro.api.judging import Stops, add_baselines, beside_any_loop, check_target
+from kernelpro.api.messages import in_python, public
 from kernelpro.api.result import OptimizationResult
 from kernelpro.records import (
     BadInput,
@@ -46,7 +40,7 @@ BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
 OnEvent = Callable[["RunEvent"], None]
 
 
-@errors_in_python()
+@public
 def optimize(
     reference: Any,
     inputs: Inputs = (),

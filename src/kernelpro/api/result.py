@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelpro.api.messages import public
 from kernelpro.records import (
     BadInput,
     Interval,
@@ -118,6 +119,7 @@ class OptimizationResult:
         return f"OptimizationResult({str(self).splitlines()[0]}; run {self.run})"
 
 
+@public
 def patch(
     model: Any,
     replacements: Mapping[str, Any],
@@ -142,6 +144,7 @@ def patch(
         raise BadInput(str(error)) from None
 
 
+@public
 def export(
     result: OptimizationResult | str,
     path: str | Path | None = None,
