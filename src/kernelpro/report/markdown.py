@@ -114,7 +114,8 @@ def _steps(steps: Sequence[StepSummary]) -> str:
         )
     energy = ("mJ per call", "energy") if has_energy else ()
     table = _table(
-        ("step", "from", "by", "outcome", "speed-up in the search", *energy, "hypothesis confirmed", "plan"), rows
+        ("step", "from", "by", "outcome", "speed-up in the search", *energy, "hypothesis confirmed", "plan"),
+        rows,
     )
     omitted = len(steps) - len(selected)
     return table + (f"\n\n{omitted} more in the HTML report." if omitted else "")
