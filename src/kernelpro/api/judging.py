@@ -142,7 +142,8 @@ def profile(
     pool: str = "local",
     options: Options | None = None,
 ) -> ProfileResult:
-    """Profile a candidate and diagnose what limits it, as `kernelpro profile` does.
+    """Profile a candidate and diagnose what limits it, as `kernelpro profile` does. It does not check
+    the candidate's outputs; `judge` does.
 
     `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
     `load_task`.
