@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from in_process import lent
 from quantised import Quantised
 from quick_judge import QuickJudge
 
+import kernelpro
 from kernelpro import api
 from kernelpro.api import judging
 from kernelpro.engine.store import RunStore
@@ -204,6 +206,31 @@ def test_an_author_that_does_not_exist_is_named_as_a_parameter(tmp_path: Path) -
         BadInput, match=r'^author="nobody": use playbook or files:DIR; choose an LLM with model='
     ):
         api.optimize(tmp_path / "task.py", author="nobody")
+
+
+@pytest.mark.parametrize(
+    ("function", "keyword", "name"),
+    [
+        (kernelpro.optimize, "buget", "budget"),
+        (kernelpro.judge, "optoins", "options"),
+        (kernelpro.profile, "targt", "target"),
+        (kernelpro.patch, "tolerence", "tolerance"),
+        (kernelpro.export, "pakage", "package"),
+    ],
+)
+def test_an_unknown_keyword_gets_the_name_that_was_meant(function: Any, keyword: str, name: str) -> None:
+    message = (
+        rf"{function.__name__}\(\) got an unexpected keyword argument '{keyword}'. Did you mean '{name}'\?"
+    )
+    with pytest.raises(TypeError, match=message):
+        function(**{keyword: 1})
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'qqqq'"):
+        function(qqqq=1)
+    assert name in inspect.signature(function).parameters and function.__doc__
+
+
+def test_public_names_are_listed_before_they_are_loaded() -> None:
+    assert {*kernelpro.__all__} <= {*dir(kernelpro)}
 
 
 def test_one_baseline_need_not_be_a_list() -> None:

@@ -128,6 +128,7 @@ def test_a_passed_verdict_has_every_key(verdicts: dict[str, dict[str, Any]]) -> 
         ("def f(:", "syntax error in line 1"),
         ("x = 1", "no class Model"),
         ("class Net: ...", "task.py; to use Net: "),
+        ("class Model: ...", "no function get_inputs in "),
         ("from os.path import *\nraise ValueError('no')", "importing it raised ValueError: no"),
     ],
 )

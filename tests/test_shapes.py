@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,18 @@ def test_the_command_line_replaces_parameters_and_constants(tmp_path: Path) -> N
     task = with_shapes(load_task(tmp_path / "several.py"), ["batch=2,width=5", "width=7,weight=0.5"])
     assert input_shapes(task) == [[(2, 5)], [(4, 7)]]
     assert [shape.weight for shape in task.shapes] == [1.0, 0.5]
-    unknown = with_shapes(task, ["rows=3"])
-    with pytest.raises(BadInput, match="rows is neither a parameter of get_inputs nor a constant"):
-        input_shapes(unknown)
+
+
+def test_an_unknown_constant_is_refused_before_a_worker_starts_and_by_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(FILE)
+    task = load_task(tmp_path / "several.py")
+    message = "rows is neither a parameter of get_inputs nor a constant"
+    with pytest.raises(BadInput, match=message):
+        with_shapes(task, ["rows=3"])
+    with pytest.raises(BadInput, match=message):
+        load_task(tmp_path / "several.py", [{"rows": 3}, {"batch": 3}])
+    with pytest.raises(BadInput, match=message):
+        input_shapes(replace(task, shapes=(parse_shape("rows=3"),)))
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=3", "batch=8,weight=-1", "batch=8,weight=many"])

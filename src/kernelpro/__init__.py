@@ -27,6 +27,11 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
+def __dir__() -> list[str]:
+    """Include the names that were not loaded yet, for completion and for Python's suggestions."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Load the public names on first use, so that `import kernelpro` costs nothing in a candidate."""
     if name in _HOMES:

@@ -118,30 +118,51 @@ def _with_constants(task: Task, input_sets: list[Any], weights: Sequence[float])
     if weights:
         checked = _checked_weights(weights, len(shapes))
         shapes = [replace(shape, weight=weight) for shape, weight in zip(shapes, checked, strict=True)]
-    return replace(task, shapes=tuple(shapes))
+    return _check_constants(replace(task, shapes=tuple(shapes)))
 
 
 def with_shapes(task: Task, texts: Sequence[str]) -> Task:
     """The task with the shapes that the command line names. Raises BadInput."""
     if texts and task.form != "kernelbench":
         raise BadInput("--shape needs a KernelBench file: for a module give several inputs from Python")
-    return replace(task, shapes=tuple(map(parse_shape, texts))) if texts else task
+    return _check_constants(replace(task, shapes=tuple(map(parse_shape, texts)))) if texts else task
 
 
 def _check_file(task: Task, path: str | Path) -> Task:
-    """The task. Raises BadInput if its file does not parse or has no `Model`, before a worker is started."""
+    """The task. Raises BadInput if its file does not parse or lacks `Model`, `get_inputs` or a constant of a
+    shape, before a worker is started."""
     try:
         tree = ast.parse(task.source)
     except SyntaxError as error:
         line = f" in line {error.lineno}" if error.lineno else ""  # none for a byte 0
         raise BadInput(f"task {task.name}: syntax error{line}: {error.msg}") from None
-    names = {getattr(node, "name", None) or getattr(node, "id", None) for node in ast.walk(tree)}
-    names |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    names = _names(tree)
     if not {task.entry, "*"} & names:
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
         hint = f"to use {classes[-1]}: {path}:{classes[-1]}" if classes else "define one"
         raise BadInput(f"task {task.name}: no class {task.entry} in {path}; {hint}")
+    if not {"get_inputs", "*"} & names:
+        raise BadInput(
+            f"task {task.name}: no function get_inputs in {path}; "
+            "define one that returns a list of the arguments of forward"
+        )
+    return _check_constants(task)
+
+
+def _check_constants(task: Task) -> Task:
+    """The task. Raises BadInput if a shape has a constant whose name does not occur in the file."""
+    constants = [name for shape in task.shapes for name in shape.constants]
+    names = _names(ast.parse(task.source)) if constants else set()
+    unknown = [] if "*" in names else [name for name in constants if name not in names]
+    if unknown:
+        raise BadInput(f"shape: {unknown[0]} is neither a parameter of get_inputs nor a constant of the file")
     return task
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """The names that occur in a file, and `*` if it has an import of all names."""
+    fields = ("name", "id", "arg", "asname")  # of definitions, variables, parameters and imports
+    return {getattr(node, field) for node in ast.walk(tree) for field in fields if getattr(node, field, None)}
 
 
 def find_reference(reference: Any, inputs: Any, init_inputs: Any) -> tuple[Any, Any, Any]:

@@ -347,6 +347,8 @@ def test_author_names(tmp_path: object) -> None:
         assert create_author(RunConfig(CHAIN, "cpu", name), tmp_path).name == name  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="use playbook or files:DIR"):
         create_author(RunConfig(CHAIN, "cpu", "playbook:other"), tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"playbook:fixd \(did you mean playbook:fixed\?\)"):
+        create_author(RunConfig(CHAIN, "cpu", "playbook:fixd"), tmp_path)  # type: ignore[arg-type]
 
 
 def test_extrema_keep_nan(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def kernelpro(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (("--role", "plan:effort=huge"), "--role plan: effort huge: not one of minimal"),
         (("--price", "m=dear"), "dollars per million tokens"),
         (("--author", "playbook"), "--author playbook uses no model"),
-        (("--policy", "mtcs"), "mtcs"),
+        (("--policy", "mtcs"), "'mtcs' (did you mean mcts?)"),
+        (("--author", "plybook"), "--author plybook (did you mean playbook?): use playbook or files:DIR"),
+        (("--model", "inbx:questions"), "model inbx:questions: unknown (did you mean inbox?); use openai:"),
         (("--speed-tolerance", "5"), "--speed-tolerance needs --objective energy-at-speed or edp"),
     ],
 )
@@ -61,6 +63,24 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
     )
     assert found.returncode == 2 and told in found.stderr and len(found.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("import torch\n", (), "no class Model in task.py"),
+        ("class Model: ...\n", (), "no function get_inputs in task.py"),
+        ((BAD / "task.py").read_text(), ("--shape", "rows=3"), "rows is neither a parameter of get_inputs"),
+    ],
+)
+def test_a_task_that_lacks_a_name_is_refused_before_a_run_is_begun(
+    text: str, more: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.py").write_text(text)
+    found = in_process.kernelpro("optimize", "task.py", "--author", "playbook", "--runs-dir", "runs", *more)
+    assert found.returncode == 2 and message in found.stderr and len(found.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["task.py"]
 
 
 @pytest.mark.skipif(bool(machine.gpus()), reason="a GPU is here")
@@ -184,10 +204,9 @@ def test_a_run_with_an_inbox_is_resumed_from_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_task_that_is_no_good_leaves_no_run(tmp_path: Path) -> None:
-    (tmp_path / "empty.py").write_text("import torch\n")
-    found = kernelpro(
-        tmp_path, "optimize", "empty.py", "--target", "cpu", "--author", "playbook", "--runs-dir", "runs"
-    )
-    assert found.returncode == 2 and "Model" in found.stderr.splitlines()[-1]
-    assert not list((tmp_path / "runs").glob("*")), "not even a folder"
+def test_a_task_that_the_worker_refuses_leaves_no_run(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(f"{(BAD / 'task.py').read_text()}\nget_inputs = 1\n")
+    for author in (("--author", "playbook"), ("--model", "inbox:questions")):
+        found = kernelpro(tmp_path, "optimize", "task.py", "--target", "cpu", *author, "--runs-dir", "runs")
+        assert found.returncode == 2 and "no function get_inputs" in found.stderr.splitlines()[-1]
+        assert not list((tmp_path / "runs").glob("*")), "not even a folder"

@@ -50,6 +50,16 @@ def test_inductor_removes_the_reference() -> None:
     assert torch.allclose(torch.compile(optimized(block), fullgraph=True)(X), right, atol=1e-5)
 
 
+def test_compiled_calls_are_not_counted() -> None:
+    fast = optimized()
+    compiled = torch.compile(fast, fullgraph=True, backend="eager")
+    for _ in range(3):
+        compiled(X)
+    assert (fast.stats.kernel, fast.stats.fallback) == (0, 0)
+    fast(X)
+    assert (fast.stats.kernel, fast.stats.fallback) == (1, 0)
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_exported_program_calls_the_operator(strict: bool) -> None:
     fast = optimized()

@@ -292,6 +292,27 @@ def test_energy_is_told_and_drawn_where_it_was_measured(tmp_path: Path) -> None:
     assert "| step 2 | 0.8 | 20 |" in render(store, "md")
 
 
+def test_tables_say_which_values_are_final_and_which_are_of_the_search(tmp_path: Path) -> None:
+    for store, final in (
+        (made_runs.won(tmp_path / "won"), True),
+        (made_runs.searched(tmp_path / "searched"), False),
+    ):
+        page, text = render(store, "html"), render(store, "md")
+        for legend in (page.partition('class="steps-table"')[2], text.partition("## Steps")[2]):
+            assert "Times and speed-ups of steps are those of the search." in legend
+            assert ("final values are in the table of baselines" in legend) == final
+        assert "| outcome | speed-up in the search |" in text
+        assert ("<dt>time in the search</dt>" in page) == final
+    store = made_runs.won(tmp_path / "front")
+    outcome = store.outcome()
+    assert outcome and outcome.best
+    numbers = (outcome.best, 1)
+    points = tuple(Point(n, 0.8, 0.02, made_runs.near(0.85), "compile", n > 1) for n in numbers)
+    store.save_outcome(replace(outcome, finalists=(outcome.best,), front=points))
+    legend = f"Final values for step {outcome.best}; the other values are those of the search."
+    assert legend in render(store, "md") and legend in render(store, "html")
+
+
 def test_energies_of_steps_are_a_column_and_a_front_before_the_run_has_ended(tmp_path: Path) -> None:
     store = made_runs.metered(tmp_path)
     data, page, text = collect_report(store), render(store, "html"), render(store, "md")
@@ -300,7 +321,7 @@ def test_energies_of_steps_are_a_column_and_a_front_before_the_run_has_ended(tmp
         (3, True),
     ] and 'id="energy"' in page
     lines = {line.split(" |")[0]: line for line in text.partition("## Steps")[2].splitlines()}
-    assert "| speedup | mJ per call | energy | hypothesis confirmed |" in lines["| step"]
+    assert "| speed-up in the search | mJ per call | energy | hypothesis confirmed |" in lines["| step"]
     assert "| 2.00x | 280 | 0.700 [0.693, 0.707] of torch.compile's | yes |" in lines["| 3"]
     assert "| 1.00x |  |  |  |" in lines["| 1"], "refused: no number"
     assert "mJ per call" in page.partition('class="steps-table"')[2]

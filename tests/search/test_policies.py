@@ -329,7 +329,7 @@ class TestMcts:
         (
             "mtcs",
             {},
-            "unknown search policy 'mtcs'; choose one of mcts, epsilon-greedy, beam, greedy, best-of-n",
+            "unknown search policy 'mtcs' (did you mean mcts?); choose one of mcts, epsilon-greedy, beam, greedy, best-of-n",
         ),
         ("greedy", {"epsilon": 0.1}, "policy greedy has no constant 'epsilon'; it has seeds"),
         ("best-of-n", {"seeds": 1}, "policy best-of-n has no constant 'seeds'; it has none"),

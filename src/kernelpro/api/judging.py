@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from kernelpro.api.messages import in_python, public
 from kernelpro.records import (
     BASELINES,
     BadInput,
@@ -29,48 +28,9 @@ if TYPE_CHECKING:
     from kernelpro.records import Diagnosis, Profile
 
 T = TypeVar("T")
-_NAMES = "author|model|target|mode|policy|pool|price|role|runs-dir|disable-tripwire"
-_OPTION = re.compile(rf"`?--({_NAMES})(?: ([^\s;,)`]+))?`?")
-_NOT_VALUES = ("and", "or", "as", "to", "for", "uses", "needs")
 
 
-def in_python(message: str) -> str:
-    """A message with the Python parameters that correspond to its command-line options."""
-
-    def keyword(match: re.Match[str]) -> str:
-        name, value = match[1], match[2] or ""
-        if value in _NOT_VALUES:
-            return f"{_keyword(name, '')} {value}"
-        end = value[len(value.rstrip(":.")) :]
-        return _keyword(name, value.rstrip(":.")) + end
-
-    return _OPTION.sub(keyword, message)
-
-
-def _keyword(option: str, value: str) -> str:
-    match option, value:
-        case "price", _:
-            model, _, price = value.partition("=")
-            return f'prices={{"{model}": "{price}"}}' if value else "prices"
-        case "role", _:
-            return f'roles={{"{value}": ...}}' if value else "roles"
-        case "disable-tripwire", _:
-            return f'options=Options(disabled_tripwires=("{value}",))'
-        case _:
-            name = option.replace("-", "_")
-            return f'{name}="{value}"' if value else name
-
-
-@contextmanager
-def errors_in_python() -> Iterator[None]:
-    """Raise BadInput with messages that name Python parameters, see `in_python`."""
-    try:
-        yield
-    except BadInput as error:
-        raise type(error)(in_python(str(error))) from None
-
-
-@errors_in_python()
+@public
 def judge(
     reference: Any,
     candidates: str | Path | Candidate | Sequence[str | Path | Candidate],
@@ -168,7 +128,7 @@ class ProfileResult:
         return guidance.write(self.diagnosis)
 
 
-@errors_in_python()
+@public
 def profile(
     reference: Any,
     candidate: str | Path | Candidate,
@@ -182,7 +142,8 @@ def profile(
     pool: str = "local",
     options: Options | None = None,
 ) -> ProfileResult:
-    """Profile a candidate and diagnose what limits it, as `kernelpro profile` does.
+    """Profile a candidate and diagnose what limits it, as `kernelpro profile` does. It does not check
+    the candidate's outputs; `judge` does.
 
     `reference`, `inputs`, `weights`, `init_inputs`, `mode` and `precision` describe the task, see
     `load_task`.

@@ -9,14 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelpro.api.judging import (
-    Stops,
-    add_baselines,
-    beside_any_loop,
-    check_target,
-    errors_in_python,
-    in_python,
-)
+from kernelpro.api.judging import Stops, add_baselines, beside_any_loop, check_target
+from kernelpro.api.messages import in_python, public
 from kernelpro.api.result import OptimizationResult
 from kernelpro.records import (
     BadInput,
@@ -39,13 +33,14 @@ if TYPE_CHECKING:
     from kernelpro.pools.pool import Pool
     from kernelpro.records.events import RunEvent
     from kernelpro.report.notebook import LiveDisplay
+    from kernelpro.report.progress import ProgressLines
 
 BUDGET_PRESETS = {"quick": 20, "normal": 75, "max": 300}
 """Number of candidates of a run. 75 is STARK's budget: 15 seeds and 30 iterations with 2 candidates."""
 OnEvent = Callable[["RunEvent"], None]
 
 
-@errors_in_python()
+@public
 def optimize(
     reference: Any,
     inputs: Inputs = (),
@@ -174,8 +169,14 @@ class _Printer:
     """Shows the events of a run that matter to a user, on stderr or in the output of a notebook cell."""
 
     def __init__(self, live: LiveDisplay | None = None):
-        self.store: RunStore | None = None
+        self._lines: ProgressLines | None = None
         self._live = live
+
+    def watch(self, store: RunStore) -> None:
+        """Show the events of this run."""
+        from kernelpro.report.progress import ProgressLines
+
+        self._lines = ProgressLines(store)
 
     def print(self, line: str) -> None:
         """Show a line."""
@@ -190,25 +191,11 @@ class _Printer:
             print(result, file=sys.stderr, flush=True)
 
     def on_event(self, event: RunEvent) -> None:
-        from kernelpro.records.events import Note, RunStarted, StepProgress, TaskMeasured
-        from kernelpro.report import wording
+        from kernelpro.records.events import Note
 
-        line = ""
-        match event:
-            case RunStarted():
-                if (store := self.store) is not None:
-                    measured = store.task_facts() is not None
-                    line = wording.describe_start(store.id, store.config(), measured)
-            case Note(text):
-                line = in_python(text)
-            case TaskMeasured():
-                line = wording.describe_baselines(event)
-            case StepProgress(number, "final_judging"):
-                line = wording.describe_final_judging(number)
-            case StepProgress(number, "settled"):
-                step = self.store.step(number) if self.store else None
-                line = wording.describe_step(step) if step else ""
-        if line:
+        if isinstance(event, Note):
+            self.print(in_python(event.text))
+        elif self._lines and (line := self._lines.line(event)):
             self.print(line)
 
 
@@ -224,7 +211,7 @@ def _search(
     from kernelpro.engine import session
 
     store = session.open_run(request, pool)
-    printer.store = store
+    printer.watch(store)
     reports: list[Path | None] = []
     with session.closing(store, lambda _: reports.append(_write_report(store))):
         if not store.is_finished:

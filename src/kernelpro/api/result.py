@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernelpro.api.messages import public
 from kernelpro.records import (
     BadInput,
     Interval,
@@ -41,7 +42,8 @@ class OptimizationResult:
 
         It shares parameters, buffers, attributes and hooks with `module`, by default the module that was
         optimized. Calls for which the kernel was verified run the kernel. Other calls run the reference, the
-        first of them with a warning; with `strict` they raise `kernelpro.FallbackError`. `stats` counts both.
+        first of them with a warning; with `strict` they raise `kernelpro.FallbackError`. `stats` counts both,
+        but no calls inside torch.compile.
         """
         from kernelpro.dropin.module import function_class, optimize_module
         from kernelpro.pools import winners
@@ -80,12 +82,12 @@ class OptimizationResult:
 
     @property
     def speedups(self) -> dict[str, Interval]:
-        """The speedup of the winner over each baseline; empty if there is no winner."""
+        """The speed-up of the winner over each baseline; empty if there is no winner."""
         return self.verdict.speedup if self.verdict else {}
 
     @property
     def speedup(self) -> float | None:
-        """The speedup of the winner over the fastest baseline; None if there is no winner."""
+        """The speed-up of the winner over the fastest baseline; None if there is no winner."""
         return min((ratio.value for ratio in self.speedups.values()), default=None)
 
     @property
@@ -118,6 +120,7 @@ class OptimizationResult:
         return f"OptimizationResult({str(self).splitlines()[0]}; run {self.run})"
 
 
+@public
 def patch(
     model: Any,
     replacements: Mapping[str, Any],
@@ -142,6 +145,7 @@ def patch(
         raise BadInput(str(error)) from None
 
 
+@public
 def export(
     result: OptimizationResult | str,
     path: str | Path | None = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernelpro.authors.author import Author
 from kernelpro.authors.files import FilesAuthor
 from kernelpro.records import BadInput, RunConfig
+from kernelpro.records.base import did_you_mean
 
 if TYPE_CHECKING:
     from kernelpro.llm.question import Model, Question, Reply
@@ -52,8 +53,9 @@ def create_author(
         return Playbook(rest or "findings", config.seed)  # type: ignore[arg-type]
     if kind == "team":
         return _create_team(config, folder, report)
+    hint = did_you_mean(config.author, ("playbook", "playbook:fixed", "playbook:random"))
     raise BadInput(
-        f"--author {config.author}: unknown author; use playbook or files:DIR, or --model for an LLM"
+        f"--author {config.author}{hint}: unknown author; use playbook or files:DIR, or --model for an LLM"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kernelpro.llm.prices import Price
 from kernelpro.llm.providers import PROVIDERS, Pricing, connect
 from kernelpro.records import BadInput
+from kernelpro.records.base import did_you_mean
 
 MODEL_VARIABLE = "KERNELPRO_MODEL"
 """The environment variable that names the model of all runs, or `playbook`."""
@@ -49,8 +50,12 @@ def choose_author(
         wrong = author if isinstance(model, str) else model
         raise BadInput(f"an author and a model are given by name, not as a {type(wrong).__name__}")
     if author:
-        if author.partition(":")[0] not in ("playbook", "files"):
-            raise BadInput(f"--author {author}: use playbook or files:DIR; choose an LLM with --model SPEC")
+        kind, known = author.partition(":")[0], ("playbook", "files")
+        if kind not in known:
+            hint = did_you_mean(kind, known)
+            raise BadInput(
+                f"--author {author}{hint}: use playbook or files:DIR; choose an LLM with --model SPEC"
+            )
         if model or roles:
             raise BadInput(f"--author {author} uses no model: leave out --author, or --model and --role")
         return AuthorChoice(author, {}, f"author: {author}; {_USE_LLM}")

@@ -22,6 +22,7 @@ from kernelpro.records import Outcome, RunConfig
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress, TaskMeasured
 from kernelpro.records.interval import format_share
 from kernelpro.report import wording
+from kernelpro.report.progress import ProgressLines
 from kernelpro.report.reproduce import runs_dir_option
 
 _MAX_STEPS = 14
@@ -35,6 +36,7 @@ class Display:
     def __init__(self, store: RunStore, config: RunConfig, as_json: bool):
         self._store, self._config, self._json = store, config, as_json
         self._console = Console(stderr=True)
+        self._lines = ProgressLines(store)
         self._engine: Engine | None = None
         self._active: dict[str, tuple[str, float]] = {}
         """By job: its stage, and when the stage began."""
@@ -49,9 +51,6 @@ class Display:
     def __enter__(self) -> Display:
         if self._live:
             self._live.start()
-        elif not self._json:
-            measured = self._store.task_facts() is not None
-            self.print_line(wording.describe_start(self._store.id, self._config, measured))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,13 +73,8 @@ class Display:
         self._track(event)
         if isinstance(event, Note):
             self.print_line(f"note: {event.text}")
-        elif not self._live and self._engine:
-            if isinstance(event, TaskMeasured):
-                self.print_line(wording.describe_baselines(event))
-            elif isinstance(event, StepProgress) and event.phase == "settled":
-                self.print_line(wording.describe_step(self._engine.steps[event.step]))
-            elif isinstance(event, StepProgress) and event.phase == "final_judging":
-                self.print_line(wording.describe_final_judging(event.step))
+        elif not self._live and (line := self._lines.line(event)):
+            self.print_line(line)
 
     def _track(self, event: RunEvent) -> None:
         """Update the work in progress."""

@@ -60,7 +60,8 @@ def optimize_task(options: OptimizeOptions) -> int:
         ]
         if store.task_facts():
             lines.append(f"continuing run {store.id}, which the same command started; --name starts another")
-        return _work(store, pool, options.json, "\n".join(lines), delete_if_unmeasured=not is_resumable)
+        outstanding = stops_for_results(config.pool, config.wait)
+        return _work(store, pool, options.json, "\n".join(lines), delete_if_unmeasured=not outstanding)
 
 
 def _exits_while_waiting(config: RunConfig) -> bool:

@@ -110,6 +110,11 @@ def _last_verdict(step: Step, outcome: Outcome | None) -> Verdict | None:
     return (outcome.verdict if outcome and is_winner else None) or step.verdict
 
 
+def _search_time(step: Step, verdict: Verdict) -> str:
+    """The step's time in the search if `verdict` is its final one, else empty."""
+    return f"final; {step.ms:.4g} ms in the search" if step.ms and verdict != step.verdict else ""
+
+
 def _write_plot(store: RunStore, path: Path) -> None:
     steps = store.steps()
     points = pareto_plot.points(store.outcome(), steps, ComparableTimes.of(store.task_facts()))
@@ -136,7 +141,7 @@ def _print_tree(store: RunStore, steps: dict[int, Step]) -> None:
         if verdict and verdict.times:
             comparison = (wording.describe_speedup(verdict), wording.describe_energy_use(verdict))
             ms = verdict.times["candidate"].value
-            result = f"{ms:.4g} ms ({'; '.join(filter(None, comparison))})"
+            result = f"{ms:.4g} ms ({'; '.join(filter(None, (*comparison, _search_time(step, verdict))))})"
         donor = f" with {step.donor}" if step.donor else ""
         author = f" by {step.author}" if step.author else ""
         label = f"{number} {step.action}{donor}{author}: {result}  {step.plan or step.note}"
@@ -201,7 +206,8 @@ def _print_step(store: RunStore, steps: dict[int, Step], step: Step) -> None:
     }
     if verdict := _last_verdict(step, store.outcome()):
         facts |= {"verdict": verdict.reason, "error": _describe_error(verdict)}
-        first = f" (final; {step.ms:.4g} ms in the search)" if step.ms and verdict != step.verdict else ""
+        search = _search_time(step, verdict)
+        first = f" ({search})" if search else ""
         facts |= {"time": f"{verdict.times['candidate'].value:.4g} ms{first}"} if verdict.times else {}
         facts |= {f"over {name}": wording.format_speedup(ratio) for name, ratio in verdict.speedup.items()}
         facts |= {"energy": wording.describe_energy(verdict.energy)} if verdict.energy else {}

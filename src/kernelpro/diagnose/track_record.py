@@ -1,4 +1,4 @@
-"""Track record: the speedup that followed a diagnostic's advice, against the gain it had predicted.
+"""Track record: the speed-up that followed a diagnostic's advice, against the gain it had predicted.
 
 For each diagnostic, the mean of log(achieved gain) / log(predicted gain) over the advice that was tried,
 shrunk towards 1 while there are few trials:

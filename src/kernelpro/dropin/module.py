@@ -46,7 +46,11 @@ class FallbackError(RuntimeError):
 
 
 class Stats:
-    """Calls of an optimized module: how many the kernel served, and how many the reference."""
+    """Calls of an optimized module: how many the kernel served, and how many the reference.
+
+    Calls inside torch.compile and of exported programs are not counted: they run the operator of the kernel
+    without the module's code. Each compilation that has to use the reference counts as one call of it.
+    """
 
     def __init__(self) -> None:
         self.kernel = 0
@@ -156,7 +160,8 @@ class OptimizedModule(torch.nn.Module):
         return optimize_module(module, cls._kernelpro_factories, strict)
 
     stats = _StatsOf()
-    """Calls that the kernel served, calls that the reference served, and why."""
+    """Calls that the kernel served, calls that the reference served, and why (see `Stats`). Calls inside
+    torch.compile are not counted."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """The kernel's outputs where it was verified, else the reference's."""

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kernelpro.records.jobs import WAITING_FOR_DEVICE
+
 _FOLDER = Path("/tmp/kernelpro-locks")
 """The same for all users, hence not $TMPDIR, which differs between workers. KERNELPRO_LOCKS sets another
 folder, for processes that may measure while others do."""
@@ -68,7 +70,7 @@ def _wait(lock: int, how: int, report: Report) -> None:
     last_report = -_REPORT_SECONDS
     while not _try_lock(lock, how):
         if time.monotonic() - last_report >= _REPORT_SECONDS:
-            report("waiting: another process is timing on this device")
+            report(WAITING_FOR_DEVICE)
             last_report = time.monotonic()
         time.sleep(0.02)
 

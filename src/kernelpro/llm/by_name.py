@@ -12,6 +12,7 @@ from kernelpro.llm.replay import ReplaySource
 from kernelpro.llm.settings import ModelSettings
 from kernelpro.llm.transcripts import Transcripts
 from kernelpro.records import BadInput
+from kernelpro.records.base import did_you_mean
 
 
 def create_model(
@@ -63,4 +64,7 @@ def _create_source(spec: str, settings: ModelSettings, cap: SpendingCap, runs: P
         what = {"inbox": "inbox:DIR", "replay": "replay:RUN"}.get(kind, f"{kind}:MODEL")
         raise BadInput(f"model {spec}: write {what}")
     known = ", ".join(f"{name}:MODEL" for name in PROVIDERS)
-    raise BadInput(f"model {spec}: unknown; use {known}, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN")
+    hint = did_you_mean(kind, (*PROVIDERS, "inbox", "replay"))
+    raise BadInput(
+        f"model {spec}: unknown{hint}; use {known}, http://HOST:PORT/v1#MODEL, inbox:DIR or replay:RUN"
+    )

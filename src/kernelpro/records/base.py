@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import functools
 import hashlib
@@ -10,7 +11,7 @@ import json
 import traceback
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,12 @@ class BadInput(Exception):
 
 class InternalError(BadInput):
     """A bug of KernelPro prevented the work. The message is one line that asks the user for a report."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """` (did you mean X?)` if a choice is spelled similarly, else empty."""
+    similar = difflib.get_close_matches(name, list(choices), 1)
+    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def describe_bug(error: BaseException) -> str:

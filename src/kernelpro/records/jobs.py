@@ -65,6 +65,10 @@ class Progress(Record):
     """What the worker is doing, in words."""
 
 
+WAITING_FOR_DEVICE = "waiting: another process is timing on this device"
+"""The stage of a job until another process releases the device. It is reported every few seconds."""
+
+
 @dataclass(frozen=True)
 class TuningPoint(Record):
     """One point that the tuner tried: a value for each tunable of a candidate."""

@@ -60,6 +60,8 @@ def html(data: ReportData) -> str:
         "finished": data.run.state == "finished",
         "floor_ms": floor_ms,
         "path": _shorten([step.number for step in data.steps if step.on_path]),
+        "steps_legend": wording.steps_legend(data),
+        "front_legend": wording.front_legend(data),
         "states": [state for state in wording.STATES if state in states],
         "has_compiler": any(step.is_compiler for step in data.steps),
         "has_energy": any(step.measured_energy for step in data.steps),

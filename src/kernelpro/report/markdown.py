@@ -25,8 +25,9 @@ def markdown(data: ReportData) -> str:
         parts += ["## Against each baseline", _baselines(data)]
     if data.pareto_front:
         parts += ["## Speed against energy", _pareto_front(data.pareto_front)]
+        parts += filter(None, [wording.front_legend(data)])
     if data.steps:
-        parts += ["## Steps", _steps(data.steps)]
+        parts += ["## Steps", _steps(data.steps), wording.steps_legend(data)]
     if data.winner:
         summary = f"step {data.winner.step}, by {_text(verdict.author_name)}"
         parts += ["## What would be next", _next(data.winner)]
@@ -69,7 +70,7 @@ def _baselines(data: ReportData) -> str:
     if verdict.ms is not None:
         author = " (compiler's own work)" if verdict.is_compiler else ""
         rows.append((f"step {verdict.step}{author}", f"{verdict.ms.value:.4g}", ""))
-    return _table(("", "ms per call", "speedup of the winner"), rows)
+    return _table(("", "ms per call", "speed-up of the winner"), rows)
 
 
 def _pareto_front(points: Sequence[Point]) -> str:
@@ -113,7 +114,8 @@ def _steps(steps: Sequence[StepSummary]) -> str:
         )
     energy = ("mJ per call", "energy") if has_energy else ()
     table = _table(
-        ("step", "from", "by", "outcome", "speedup", *energy, "hypothesis confirmed", "plan"), rows
+        ("step", "from", "by", "outcome", "speed-up in the search", *energy, "hypothesis confirmed", "plan"),
+        rows,
     )
     omitted = len(steps) - len(selected)
     return table + (f"\n\n{omitted} more in the HTML report." if omitted else "")

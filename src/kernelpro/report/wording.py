@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -19,6 +20,7 @@ from kernelpro.records import (
 from kernelpro.records.energy import format_joules, format_ratio
 from kernelpro.records.events import TaskMeasured
 from kernelpro.records.interval import format_share
+from kernelpro.report.schema import ReportData
 
 _COMPILERS = {
     "torch.compile": "torch.compile's own output",
@@ -58,6 +60,10 @@ _NO_VERDICT = {
     "unreachable": "the model could not be reached",
 }
 _WITHOUT_CODE = tuple(_NO_VERDICT)
+_COMPILER_ERROR = re.compile(r"^\S+[:(]\d.*\berror\b")
+"""A line such as `kernel.cpp:4:39: error: ...` (g++) or `kernel.cu(4): error: ...` (nvcc)."""
+_MAX_REASON = 200
+"""Maximum length of a reason in a line of progress."""
 
 
 def baseline_name(name: str) -> str:
@@ -123,13 +129,27 @@ def describe_final_judging(step: int) -> str:
     return f"step {step}: judging again at full length"
 
 
+def steps_legend(data: ReportData) -> str:
+    """Which times the table of steps shows."""
+    has_final = data.winner is not None and data.run.state == "finished"
+    final = " The winner's final values are in the table of baselines." if has_final else ""
+    return f"Times and speed-ups of steps are those of the search.{final}"
+
+
+def front_legend(data: ReportData) -> str:
+    """Which times and energies the table of the Pareto front shows; empty if all are those of the search."""
+    final = {step.number for step in data.steps if step.is_finalist} & {p.step for p in data.pareto_front}
+    numbers = f"{'steps' if len(final) > 1 else 'step'} {', '.join(map(str, sorted(final)))}"
+    return f"Final values for {numbers}; the other values are those of the search." if final else ""
+
+
 def describe_state(step: Step) -> str:
     """The state of a step; in words if it has no verdict."""
     return _NO_VERDICT.get(step.state, step.state)
 
 
-def describe_step(step: Step) -> str:
-    """A settled step in one line."""
+def describe_step(step: Step, show: str = "") -> str:
+    """A settled step in one line. `show`: a command that prints the whole text of a longer reason."""
     parent = f" of {step.parent}" if step.parent else ""
     author = f", by {step.author}" if step.author else ""
     title = f"step {step.number} ({step.action}{parent}{author})"
@@ -137,7 +157,16 @@ def describe_step(step: Step) -> str:
         speed = f"{step.ms:.4g} ms, {describe_speedup(step.verdict)}"
         return f"{title}: {'; '.join(filter(None, (speed, describe_energy_use(step.verdict), step.plan)))}"
     reason = step.verdict.reason if step.verdict else step.note.removeprefix(f"{step.state}: ")
-    return f"{title}: {describe_state(step)}{f': {reason}' if reason else ''}"
+    line = _error_line(reason)
+    hint = f" (whole text: {show})" if show and line != reason else ""
+    return f"{title}: {describe_state(step)}{f': {line}' if line else ''}{hint}"
+
+
+def _error_line(text: str) -> str:
+    """The first line of a compiler's output that has an error, else the first line; shortened."""
+    lines = text.strip().splitlines()
+    line = next((line for line in lines if _COMPILER_ERROR.search(line)), lines[0] if lines else "")
+    return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 3]}..."
 
 
 def describe_baselines(facts: TaskFacts | TaskMeasured) -> str:

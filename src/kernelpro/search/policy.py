@@ -6,6 +6,7 @@ import dataclasses
 from types import MappingProxyType
 
 from kernelpro.records import BadInput
+from kernelpro.records.base import did_you_mean
 from kernelpro.search.beam import Beam
 from kernelpro.search.best_of_n import BestOfN
 from kernelpro.search.choice import Choice, Policy
@@ -40,7 +41,8 @@ def make_policy(name: str, **constants: float) -> Policy:
     range."""
     kind = POLICIES.get(name)
     if kind is None:
-        raise BadInput(f"unknown search policy {name!r}; choose one of {', '.join(POLICIES)}")
+        hint = did_you_mean(name, POLICIES)
+        raise BadInput(f"unknown search policy {name!r}{hint}; choose one of {', '.join(POLICIES)}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key, value in constants.items():
         if key not in fields:

@@ -1,7 +1,7 @@
 """The scoreboard of a benchmark: a row for each problem, a summary against each baseline, what was excluded
 and why.
 
-A problem with several samples counts by its best one: passed before failed, then by speedup over the hardest
+A problem with several samples counts by its best one: passed before failed, then by speed-up over the hardest
 baseline. Problems that cannot be scored, whose task does not run, or whose kernels were not judged because of
 another failure are listed with the reason and are in no mean.
 """

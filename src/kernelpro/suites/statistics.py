@@ -1,12 +1,12 @@
 """fast_p and means over the problems of a suite, by KernelBench's definitions.
 
-The result of a problem against a baseline is its speedup, or None if no kernel passed (wrong, crashed, none
+The result of a problem against a baseline is its speed-up, or None if no kernel passed (wrong, crashed, none
 given).
 
     fast_p         share of all problems with a correct kernel that is more than p times as fast; failures
                    count in the denominator
-    surely_fast_p  the same, counting only speedups whose whole confidence interval is above p geomean
-    geometric mean of the speedups of correct kernels; failures count in the correct rate instead
+    surely_fast_p  the same, counting only speed-ups whose whole confidence interval is above p geomean
+    geometric mean of the speed-ups of correct kernels; failures count in the correct rate instead
 
 Energies are ratios to a baseline: below 1 is better. Their geomean is over the kernels whose energy was
 measured.
@@ -57,12 +57,12 @@ class EnergySummary(Record):
 
 
 def fast_p(speedups: Sequence[float | None], p: float) -> float:
-    """Share of the speedups above p."""
+    """Share of the speed-ups above p."""
     return sum(s is not None and s > p for s in speedups) / len(speedups) if speedups else 0.0
 
 
 def geomean(speedups: Sequence[Interval | None]) -> Interval | None:
-    """Geometric mean of the speedups that are not None; None if all are."""
+    """Geometric mean of the speed-ups that are not None; None if all are."""
     known = [speedup for speedup in speedups if speedup is not None]
     return _mean(known) if known else None
 
@@ -76,7 +76,7 @@ def _mean(ratios: Sequence[Interval]) -> Interval:
 
 
 def summarize(speedups: Sequence[Interval | None]) -> Summary:
-    """The summary of the speedups over one baseline."""
+    """The summary of the speed-ups over one baseline."""
     values = [s.value if s else None for s in speedups]
     lows = [s.low if s else None for s in speedups]
     return Summary(

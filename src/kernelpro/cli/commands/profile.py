@@ -61,7 +61,10 @@ class ProfileOptions(JsonOptions, PoolOptions, TimeoutOptions, TaskOptions, Shap
 
 @add_command(app, ProfileOptions)
 def profile(options: ProfileOptions) -> int:
-    """Explain what limits a kernel and what to do about it, without an LLM."""
+    """Explain what limits a kernel and what to do about it, without an LLM.
+
+    It does not check the kernel's outputs; `kernelpro judge` does.
+    """
     from kernelpro.cli.profile import profile_candidate
 
     return profile_candidate(options)

@@ -8,7 +8,7 @@
     tunable) and moves to the best one that beats the centre. If none does, it races pairs of steps in two
     tunables, in random order, until one beats the centre. If none does either, the search restarts at a
     random point while budget is left.
- 4. The fastest point whose speedup lies above the default's interval is judged, as the default was. It wins
+ 4. The fastest point whose speed-up lies above the default's interval is judged, as the default was. It wins
     if its own interval lies above the default's. Otherwise the default stays.
 
 Races need neither verification nor baselines, and their time is limited. So tuning costs the races, plus one
