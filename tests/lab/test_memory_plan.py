@@ -7,7 +7,15 @@ from typing import Literal
 
 import pytest
 
-from kernelpro.lab.measure.memory_plan import GB, MAX_SLICES, Layout, MemoryPlan, TaskSizes, plan_memory
+from kernelpro.lab.measure.memory_plan import (
+    GB,
+    MAX_SLICES,
+    Layout,
+    MemoryPlan,
+    Shortage,
+    TaskSizes,
+    plan_memory,
+)
 from kernelpro.records import BadInput
 
 pytestmark = pytest.mark.together
@@ -31,7 +39,8 @@ def plan(
     target: Literal["cuda", "cpu"] = "cuda",
     candidate: float = 0.0,
 ) -> MemoryPlan:
-    return plan_memory("t", task, int(free * GB), target, FLUSH, sliceable, failures, int(candidate * GB))
+    shortage = Shortage(failures, int(candidate * GB))
+    return plan_memory("t", task, int(free * GB), target, FLUSH, sliceable, shortage)
 
 
 def test_small_tasks_give_up_nothing() -> None:

@@ -21,7 +21,7 @@ from kernelpro.lab.exclusive import exclusive
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
 from kernelpro.lab.measure.bench import COMPILER_MODULES, Bench
-from kernelpro.lab.measure.memory_plan import CandidateNeedsMemory
+from kernelpro.lab.measure.memory_plan import CandidateNeedsMemory, Shortage
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import is_memory_fault, locate_error
 from kernelpro.lab.sandbox import health
@@ -90,10 +90,8 @@ class JobRunner:
         """The id and profile of the last profiled candidate; a second job may add counters to the profile."""
         self._device_seconds = 0.0
         """Seconds for which the current job has held the device."""
-        self._plan_failures = 0
-        """How often the current job ran out of memory although it followed its memory plan."""
-        self._candidate_bytes = 0
-        """The memory that the current job's candidate needs, if it is more than the first plan left to it."""
+        self._shortage = Shortage()
+        """What the memory plans of the current job have shown so far."""
 
     def prebuild(self, job: Job) -> None:
         """Start to build the candidates of a queued job, or to compile the reference of a `compile` job."""
@@ -113,7 +111,7 @@ class JobRunner:
 
     def run(self, job: Job) -> Result:
         """Run one job. Bad input becomes an error result."""
-        self._device_seconds, self._plan_failures, self._candidate_bytes = 0.0, 0, 0
+        self._device_seconds, self._shortage = 0.0, Shortage()
         return replace(self._run(job), device_seconds=round(self._device_seconds, 4))
 
     @contextmanager
@@ -153,13 +151,14 @@ class JobRunner:
             return Result(job.id, error=str(error))
         except torch.OutOfMemoryError as error:
             reason = str(error).partition(". ")[0] or "out of memory"
-            self._plan_failures += 1
+            self._shortage = replace(self._shortage, failures=self._shortage.failures + 1)
         except CandidateNeedsMemory as error:
             reason = str(error)
             # the second time, the plan that leaves most is used
-            self._candidate_bytes = sys.maxsize if self._candidate_bytes else error.nbytes
+            needed = sys.maxsize if self._shortage.candidate_bytes else error.nbytes
+            self._shortage = replace(self._shortage, candidate_bytes=needed)
         self.release_task()  # outside the handler, whose frames hold memory
-        if self._plan_failures <= _MAX_PLAN_FAILURES:
+        if self._shortage.failures <= _MAX_PLAN_FAILURES:
             return self._run(job)
         name = f"task {job.task.name}: " if job.task else ""
         return Result(
@@ -366,8 +365,7 @@ class JobRunner:
                     job.options,
                     self._launcher,
                     self._builds,
-                    self._plan_failures,
-                    self._candidate_bytes,
+                    self._shortage,
                 )
                 self._warm.append(_WarmShape(bench))
                 bench.open(self.reporter(job))

@@ -22,7 +22,7 @@ from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
 from kernelpro.lab.measure.cuda_participant import CudaParticipant
 from kernelpro.lab.measure.loading import CandidateLoader, LoadedParameters
-from kernelpro.lab.measure.memory_plan import GB, TaskSizes, plan_memory
+from kernelpro.lab.measure.memory_plan import GB, Shortage, TaskSizes, plan_memory
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.measure.participant import Flusher, Participant
 from kernelpro.lab.measure.process_settings import (
@@ -69,13 +69,10 @@ class Bench:
         options: Options,
         launcher: SandboxLauncher,
         builds: Builds,
-        plan_failures: int = 0,
-        candidate_bytes: int = 0,
+        shortage: Shortage = Shortage(),  # noqa: B008 (frozen)
     ):
-        """`plan_failures`: how often memory has run out despite the memory plan. `candidate_bytes`: the
-        memory that a candidate is known to need."""
         self.task, self.target, self.options = task, target, options
-        self._plan_failures, self._candidate_bytes = plan_failures, candidate_bytes
+        self._shortage = shortage
         self._ballast: device_memory.Ballast | None = None
         self.launcher, self.builds = launcher, builds
         self.preparation = Stopwatch()
@@ -201,16 +198,8 @@ class Bench:
         free = device_memory.free_bytes(self.target, held)
         sliceable, fits = True, False
         for _ in range(_MAX_PLANS):
-            self.plan = plan_memory(
-                self.task.name,
-                sizes,
-                free,
-                self.target,
-                self._flusher.nbytes,
-                sliceable,
-                self._plan_failures,
-                self._candidate_bytes,
-            )
+            flush, short = self._flusher.nbytes, self._shortage
+            self.plan = plan_memory(self.task.name, sizes, free, self.target, flush, sliceable, short)
             if self.plan.layout.slices > 1 and not self.oracle.can_slice:
                 sliceable = self._find_slicing(seed)
                 if not sliceable:

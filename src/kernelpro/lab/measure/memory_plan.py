@@ -125,6 +125,16 @@ class MemoryPlan:
         return f"only {_gb(self.free_bytes)} of memory were free: {', '.join(parts)}" if parts else ""
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """What earlier plans for a task have shown."""
+
+    failures: int = 0
+    """How often memory ran out despite the plan; each failure makes the next plan smaller."""
+    candidate_bytes: int = 0
+    """The memory that a candidate needs, if a plan left less to it."""
+
+
 class CandidateNeedsMemory(Exception):
     """The candidate needs more memory than the plan leaves to it, and another plan would leave more."""
 
@@ -141,16 +151,13 @@ def plan_memory(
     target: Target,
     flush_bytes: int,
     sliceable: bool,
-    failures: int = 0,
-    candidate_bytes: int = 0,
+    shortage: Shortage = Shortage(),
 ) -> MemoryPlan:
     """The plan with the first layout of the ladder that fits; raises BadInput if none does.
 
-    `sliceable`: expected outputs can be computed in slices. `failures`: how often memory ran out with a plan
-    for this task; each failure makes the next plan smaller. `candidate_bytes`: the memory that a candidate
-    needs, if it is known to be more than a plan left to it.
+    `sliceable`: expected outputs can be computed in slices.
     """
-    budget = int(free * 0.75**failures)
+    budget = int(free * 0.75**shortage.failures)
     ladder = list(_ladder(target, sliceable))
     plans = [
         _complete(sizes, layout, free, budget, target, flush_bytes)
@@ -159,7 +166,7 @@ def plan_memory(
     ]
     if plans:
         most = max(plan.candidate_bytes for plan in plans)
-        least = min(candidate_bytes, most)
+        least = min(shortage.candidate_bytes, most)
         plan = next(plan for plan in plans if plan.candidate_bytes >= least)
         return replace(plan, most_candidate_bytes=most)
     layout = min(ladder, key=lambda rung: _needed(sizes, rung, target, flush_bytes))
