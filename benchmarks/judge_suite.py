@@ -9,6 +9,8 @@ reference (the reference itself where there is none), so that an honest judge pa
 judges the kernels of the collection instead. While the device is measuring, `--ahead` processes compile the
 next references (lab/compile_ahead) and the worker builds the next candidates.
 
+Where torch.compile's code is clearly not as fast as itself, its source and the baseline's go to OUT/differ.
+
 `OUT/rows.jsonl` gets a row when a problem is done; `OUT/results.jsonl` the whole result, from which
 `kernelpro bench kernels:PATH --out OUT` makes its table. Problems that have a row there, or in a file of
 `--previous`, are skipped. Levels are interleaved: a run that ends early has covered all of them.
@@ -40,7 +42,7 @@ from suite_rows import format_tables, read_rows
 
 from kernelpro.lab.compile_ahead import AheadCompilers, AheadRequest, AheadResult
 from kernelpro.pools.local import LocalPool
-from kernelpro.records import Candidate, Job, Options, Result, digest
+from kernelpro.records import Candidate, Job, Options, Result, StudyData, digest
 from kernelpro.suites.judging import BenchJob
 from kernelpro.suites.problems import Problem, find_problems
 from kernelpro.suites.published import find_published, is_published
@@ -182,6 +184,7 @@ class SuiteRun:
         self.ready: deque[Item] = deque()
         self.compiling: dict[Future[AheadResult], Item] = {}
         self.judging: dict[Future[Result], tuple[Item, str, BenchJob]] = {}
+        self.studied: dict[Future[Result], Item] = {}
         self.last_done = self.started
         self.rows = 0
         self.accepted = 0
@@ -225,7 +228,7 @@ class SuiteRun:
                     self.compiling[ahead.submit(request)] = item
             while self.ready and len(self.judging) < MAX_IN_POOL:
                 self._submit(self.ready.popleft())
-            futures = [*self.compiling, *self.judging]
+            futures = [*self.compiling, *self.judging, *self.studied]
             if not futures:
                 return True
             if time.monotonic() > self.deadline:
@@ -240,6 +243,8 @@ class SuiteRun:
                     why = f" {item.ahead.reason[:80]}" if item.ahead.reason else ""
                     self.say(f"{spent} {item.problem.label[:50]:50} {'compiled':13} {seconds}{why}")
                     self._accept(item)
+                elif future in self.studied:
+                    self._keep_sources(self.studied.pop(future), future.result())
                 else:
                     self._finish(*self.judging.pop(future), future.result())
 
@@ -267,9 +272,26 @@ class SuiteRun:
         self.file.write(json.dumps(row) + "\n")
         self.file.flush()
         os.fsync(self.file.fileno())
+        self._study_if_different(item, what, result)
         self.last_done, self.rows = now, self.rows + 1
         spent = f"{now - self.started:5.0f} s"
         self.say(f"{spent} {item.problem.label[:50]:50} {row['status']:13} {row['device_s']:6.1f} s")
+
+    def _study_if_different(self, item: Item, what: str, result: Result) -> None:
+        ratio = result.verdict.speedup.get("compile") if result.verdict else None
+        if what == "torch.compile" and ratio and not ratio.low <= 1 <= ratio.high:
+            options, task = self.judge, item.problem.task
+            job = Job("study", "study", task, target=self.options.target, options=options)
+            self.studied[self.pool.submit(replace(job, seed_baselines=("compile",)))] = item
+
+    def _keep_sources(self, item: Item, result: Result) -> None:
+        folder = self.options.out / "differ"
+        folder.mkdir(exist_ok=True)
+        sources = {"candidate": item.ahead.seed}
+        if isinstance(result.data, StudyData):
+            sources |= {seed.baseline: seed.source for seed in result.data.seeds}
+        for name, source in sources.items():
+            (folder / f"{item.problem.task.name}_{name}.py").write_text(source, encoding="utf-8")
 
     def _worker_log_tail(self) -> str:
         data = self.worker_log.read_bytes()[-WORKER_LOG_BYTES:]
