@@ -29,8 +29,10 @@ os.environ["ONEDNN_JIT_PROFILE"] = (
 )
 
 if _beside := os.environ.get("PYTEST_XDIST_WORKER"):
-    # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has
+    # tests that run beside each other do not wait for each other's judgements, nor do threads spin for a core that another has;
+    # to empty the cache before each call would take a quarter of a judgement
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("KERNELPRO_CPU_FLUSH", "1")
     os.environ["KERNELPRO_LOCKS"] = f"/tmp/kernelpro-locks-{os.getuid()}-{_beside}"
 
 TOGETHER = (

@@ -109,7 +109,7 @@ def scratch(folder: Path) -> dict[str, str]:
     home.mkdir()
     keys = {
         name for name in os.environ if name.endswith("_API_KEY") or name.startswith(("KERNELPRO_", "XDG_"))
-    }
+    } - {"KERNELPRO_LOCKS", "KERNELPRO_CPU_FLUSH"}
     inherited = {name: value for name, value in os.environ.items() if name not in keys}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -159,7 +159,7 @@ def test_they_are_the_same_however_they_are_imported(source: str, language: str,
 def test_time_in_own_kernels_is_seen_under_another_name(quick_judge: QuickJudge) -> None:
     """The share of a C++ kernel on the CPU, and that one which does nothing is found out."""
     module = "import torch\n{0}\nclass {1}(torch.nn.Module):\n    def forward(self, x):\n        {2}\n"
-    inputs = "def get_inputs(): return [torch.rand(1024, 1024)]\ndef get_init_inputs(): return []\n"
+    inputs = "def get_inputs(): return [torch.rand(512, 1024)]\ndef get_init_inputs(): return []\n"
     # eight of them: a native call that does nothing may take 20 us
     reference = "for _ in range(8): x = torch.tanh(x)\n        return x"
     task = Task(module.format(inputs, "Model", reference))

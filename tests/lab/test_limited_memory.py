@@ -11,6 +11,7 @@ from quick_judge import QuickJudge
 from kernelpro.lab.measure import physics
 from kernelpro.lab.measure.device_memory import LIMIT_VARIABLE
 from kernelpro.lab.measure.memory_plan import GB, TaskSizes, plan_memory
+from kernelpro.lab.measure.participant import Flusher
 from kernelpro.records import BadInput, Candidate, Status, Task
 
 TASK = """
@@ -30,7 +31,7 @@ TENSOR = 1024 * 1024 * 4
 
 def smallest_gb() -> float:
     """The least memory with which the task is judged."""
-    flush = min(2 * physics.last_level_cache(), 128 << 20)
+    flush = Flusher("cpu", physics.last_level_cache()).nbytes
     sizes = TaskSizes(TENSOR, TENSOR, 0, 2 * TENSOR, 4 * TENSOR)
     for free in itertools.count(0, 1_000_000):
         with contextlib.suppress(BadInput):

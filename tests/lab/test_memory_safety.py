@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 from faulty_kernels import BUFFERS, REACHES, TASK, write_kernel
@@ -68,17 +68,19 @@ def gpu(worker: JobRunner) -> Iterator[GuardedJudge]:
 
 
 ALL = tuple(product(BUFFERS, ("before", "after"), REACHES))
-SOME = (("output", "after", "row"), ("scratch", "before", "element"))
+EACH = tuple(
+    (buffer, side, reach)
+    for (buffer, side), reach in zip(product(BUFFERS, ("before", "after")), cycle(REACHES), strict=False)
+)
+"""Both sides of each buffer, and each reach: a third of all."""
+SOME: tuple[tuple[str, str, str], ...] = (("output", "after", "row"), ("scratch", "before", "element"))
 """For extensions of torch, which take up to a minute to build."""
 
 
-def _require_found(judge: GuardedJudge, language: str) -> None:
+def _require_found(judge: GuardedJudge, language: str, cases: Iterable[tuple[str, str, str]]) -> None:
     """Every store out of bounds is found and described; the same kernel without it passes."""
     honest = write_kernel(language, "output", "after", 0)
-    faulty = {
-        case: write_kernel(language, case[0], case[1], REACHES[case[2]])
-        for case in (SOME if language.startswith("load_inline") else ALL)
-    }
+    faulty = {case: write_kernel(language, case[0], case[1], REACHES[case[2]]) for case in cases}
     judge.build([honest, *faulty.values()])
     assert judge.check(honest) == ""
     for (buffer, side, reach), source in faulty.items():
@@ -88,15 +90,23 @@ def _require_found(judge: GuardedJudge, language: str) -> None:
         assert reason.startswith(expected), (buffer, side, reach, reason)
 
 
-@pytest.mark.parametrize("language", ["cpp", "python", pytest.param("load_inline", marks=pytest.mark.long)])
+@pytest.mark.parametrize("language", ["cpp", "python"])
 def test_stores_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge, language: str) -> None:
-    _require_found(cpu, language)
+    _require_found(cpu, language, EACH)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("language", "cases"), [("cpp", ALL), ("python", ALL), ("load_inline", SOME)])
+def test_all_stores_out_of_bounds_are_found_on_a_cpu(
+    cpu: GuardedJudge, language: str, cases: Iterable[tuple[str, str, str]]
+) -> None:
+    _require_found(cpu, language, cases)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("language", ["cuda", "triton", "load_inline_cuda"])
 def test_stores_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
-    _require_found(gpu, language)
+    _require_found(gpu, language, SOME if language.startswith("load_inline") else ALL)
 
 
 def test_a_guarded_process_never_asks_its_allocator_about_memory() -> None:

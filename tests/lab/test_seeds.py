@@ -70,11 +70,16 @@ def study(
     return result.data
 
 
+@pytest.fixture(scope="module")
+def block_study(worker: JobRunner) -> StudyData:
+    """Studied before any baseline was compiled."""
+    return study(worker, Task(BLOCK, "block"), ("compile", "eager_fp32"))
+
+
 def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
-    worker: JobRunner, quick_judge: QuickJudge
+    block_study: StudyData, quick_judge: QuickJudge
 ) -> None:
-    task = Task(BLOCK, "block")
-    found = study(worker, task, ("compile", "eager_fp32"))
+    task, found = Task(BLOCK, "block"), block_study
     assert found.seed_errors == "" and [seed.name for seed in found.seeds] == [
         "torch.compile",
         "PyTorch",
@@ -86,7 +91,7 @@ def test_a_block_with_parameters_becomes_a_candidate_that_the_judge_passes(
     verdict = quick_judge.judge(task, Candidate(compiled), build_timeout=300.0)
     assert verdict.status is Status.PASSED and verdict.parameters == "by name", verdict.reason
     assert verdict.own_share and verdict.own_share > 0.01
-    assert quick_judge.judge(task, Candidate(eager)).own_share == 0.0
+    assert quick_judge.judge(task, Candidate(eager), build_timeout=300.0).own_share == 0.0
 
 
 def _seed_of_a_package(worker: JobRunner) -> tuple[Task, str]:
@@ -139,10 +144,9 @@ def test_where_there_is_no_seed_the_reason_is_told(worker: JobRunner) -> None:
 
 
 def test_what_was_written_for_the_baselines_is_not_asked_for_again(
-    worker: JobRunner, monkeypatch: pytest.MonkeyPatch
+    worker: JobRunner, block_study: StudyData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, asked = Task(BLOCK, "block"), ("compile", "eager_fp32")
-    alone = study(worker, task, asked)
     worker.release_task()
     monkeypatch.setattr(
         "kernelpro.lab.study._capture_in_child",
@@ -152,7 +156,7 @@ def test_what_was_written_for_the_baselines_is_not_asked_for_again(
     assert isinstance(probed.data, ProbeData) and "compile" in probed.data.baselines, probed.error
     assert (
         worker.run(Job("study", "study", task, target="cpu", options=COMPILED, seed_baselines=asked)).data
-        == alone
+        == block_study
     )
 
 
@@ -201,6 +205,7 @@ def test_a_baseline_in_several_graphs_leaves_the_reason_to_who_asks(
     assert found.seeds == () and reason in found.seed_errors
 
 
+@pytest.mark.long  # the test before has a baseline without a seed as well
 def test_a_seed_that_cannot_be_written_down_costs_no_baseline(worker: JobRunner) -> None:
     rehearsed(worker, Task(SPARSE, "sparse"))
 

@@ -37,11 +37,11 @@ def design(body: str) -> Candidate:
 @pytest.fixture
 def data(worker: JobRunner) -> RaceData:
     designs = (
-        design("[torch.tanh(x) for _ in range(20)][0] * self.scale"),
+        design("[torch.tanh(x) for _ in range(200)][0] * self.scale"),
         design("torch.tanh(x)"),
         design("torch.tanh(x).mul_(self.scale)"),
         design("__import__('os')._exit(3)"),
-        design("[torch.tanh(x) for _ in range(8)][0] * self.scale"),
+        design("[torch.tanh(x) for _ in range(10)][0] * self.scale"),
     )
     job = Job(
         "r",
