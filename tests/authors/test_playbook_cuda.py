@@ -424,6 +424,16 @@ def test_matrix_products_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("name", WARPGROUP_MATMULS)
+def test_products_of_warpgroups_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
+    checker = KernelChecker(WARPGROUP_MATMULS[name], tmp_path, BACKEND, "cuda")
+    limit = _MAX_ERROR_16_BIT if name == "halves" else _MAX_ERROR
+    for tile_n, pipeline_stages in ((64, 2), (128, 4)):
+        design = all_stages(checker, replace(_WARPGROUPS, tile_n=tile_n, pipeline_stages=pipeline_stages))
+        assert max(checker.errors(design)) <= limit, design.to_comment()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", WINDOWS)
 def test_overlapping_windows_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
     checker = KernelChecker(WINDOWS[name][0], tmp_path, BACKEND, "cuda")
