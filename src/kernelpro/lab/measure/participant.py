@@ -26,22 +26,26 @@ from kernelpro.lab.sandbox.memory import DeviceReader, HostReader, OutputUnreada
 from kernelpro.lab.sandbox.outputs import CandidateRejected, Claim, OutputSpec, parse_claims
 from kernelpro.lab.sandbox.process import MAX_PROCESSES, SandboxedProcess
 from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTimeout
-from kernelpro.records import Status
+from kernelpro.records import BadInput, Status
 from kernelpro.records.profiling import MAX_CPU_FLUSH
 
 _MAX_MESSAGE = 6000
+_FLUSH_VARIABLE = "KERNELPRO_CPU_FLUSH"
+
+
+def _cpu_flush_limit() -> int:
+    """The most bytes of a flush on a CPU: `MAX_CPU_FLUSH`, or what KERNELPRO_CPU_FLUSH says in MiB."""
+    text = os.environ.get(_FLUSH_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise BadInput(f"{_FLUSH_VARIABLE}={text}: give a number of MiB, such as 128")
+    return int(text) << 20 if text else MAX_CPU_FLUSH
 
 
 class Flusher:
-    """Empties the last-level cache by writing twice its size; on a CPU at most `MAX_CPU_FLUSH` bytes.
-
-    KERNELPRO_CPU_FLUSH sets another limit for CPUs, in MiB, where verdicts matter and times do not."""
+    """Empties the last-level cache by writing twice its size, on a CPU up to a limit."""
 
     def __init__(self, device: str, cache_bytes: int):
-        size = 2 * cache_bytes
-        if device == "cpu":
-            limit = os.environ.get("KERNELPRO_CPU_FLUSH")
-            size = min(size, int(limit) << 20 if limit else MAX_CPU_FLUSH)
+        size = 2 * cache_bytes if device == "cuda" else min(2 * cache_bytes, _cpu_flush_limit())
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
 
     @property
