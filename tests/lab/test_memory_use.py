@@ -56,10 +56,15 @@ def test_where_judge_or_baseline_run_out_the_share_decides(error: Exception) -> 
     ("error", "needed"),
     [(CandidateRejected(Status.CRASHED, CHILD), 130 + 42.9), (torch.OutOfMemoryError("out of memory"), 130)],
 )
-def test_where_another_plan_leaves_more_it_is_tried_first(error: Exception, needed: float) -> None:
+def test_where_another_plan_leaves_enough_it_is_tried_first(error: Exception, needed: float) -> None:
     with pytest.raises(CandidateNeedsMemory) as caught:
-        blame(error, 130, replace(PLAN, most_candidate_bytes=140 * GB))
+        blame(error, 130, replace(PLAN, most_candidate_bytes=180 * GB))
     assert needed < caught.value.nbytes / GB < 1.3 * needed
+
+
+def test_a_candidate_that_fits_into_no_plan_is_rejected_at_once() -> None:
+    with pytest.raises(CandidateRejected, match=r"of the 120\.0 GB that were free for it"):
+        blame(CandidateRejected(Status.CRASHED, CHILD), 130, replace(PLAN, most_candidate_bytes=140 * GB))
 
 
 def test_other_errors_stay_as_they_are() -> None:

@@ -40,7 +40,7 @@ class MemoryUse:
         """If memory runs out in this block, decide who is to blame while the candidate still holds its own.
 
         Raises CandidateRejected, with figures, if the candidate took more than any plan leaves to it,
-        CandidateNeedsMemory if another plan leaves more, and torch.OutOfMemoryError if the plan was wrong.
+        CandidateNeedsMemory if another plan leaves enough, and torch.OutOfMemoryError if the plan was wrong.
         """
         try:
             yield
@@ -59,9 +59,10 @@ class MemoryUse:
             raise CandidateRejected(Status.CRASHED, reason) from None
 
     def _require_most(self, requested: int) -> None:
-        """Raise CandidateNeedsMemory if another plan would leave more. `requested`: what it did not get."""
-        if self._share < self._most:
-            raise CandidateNeedsMemory(int(_MARGIN * (self.peak_bytes + requested)))
+        """Raise CandidateNeedsMemory if another plan would leave enough. `requested`: what it did not get."""
+        needed = self.peak_bytes + requested
+        if self._share < needed <= self._most:
+            raise CandidateNeedsMemory(int(_MARGIN * needed))
 
     def _figures(self) -> str:
         return f"{self.peak_bytes / GB:.1f} GB of the {self._share / GB:.1f} GB that were free for it"
