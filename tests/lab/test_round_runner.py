@@ -110,6 +110,7 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
         uses_sealed_calls=True, warm_ms={"eager": 0.2}, participant=Lending(), anchor="eager"
     )
     baselines.burst = lambda name, batch, prelaunch: base
+    baselines.release_memory = lambda: baselines.participant.release_memory(1.0)
     baselines.call = lambda name, inputs, sealed, prelaunch: Sample(0.2, 0.4, sealed, proven=True)
     race = RoundRunner(bench, baselines, lambda outputs, seed, name: Accuracy())
     race.prelaunch, race._is_throttled = True, lambda: False  # type: ignore[method-assign]
