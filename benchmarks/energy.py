@@ -50,7 +50,7 @@ from kernelpro.lab.measure import environment  # noqa: E402
 from kernelpro.lab.measure.bench import Bench  # noqa: E402
 from kernelpro.lab.measure.errors import measure_errors  # noqa: E402
 from kernelpro.lab.measure.participant import Participant  # noqa: E402
-from kernelpro.lab.measure.statistics import ratio_interval  # noqa: E402
+from kernelpro.lab.measure.statistics import SYSTEMATIC, ratio_interval  # noqa: E402
 from kernelpro.lab.sandbox import gpu  # noqa: E402
 from kernelpro.lab.sandbox.builds import Builds  # noqa: E402
 from kernelpro.lab.sandbox.launcher import SandboxLauncher  # noqa: E402
@@ -127,7 +127,7 @@ class EnergyBench:
         """Load a kernel in a sandbox and check its first output."""
         participant = self.bench.start_candidate()
         self.bench.load_candidate(participant, Candidate(source))
-        participant.prepare(300.0, tidy=True)
+        participant.prepare(300.0, collect=True)
         self.check(
             participant.call(self.bench.inputs(self.seeds[0]), self.bench.output_spec, 300.0).outputs,
             self.seeds[0],
@@ -174,7 +174,7 @@ class EnergyBench:
     def compare_times(self, candidate: Participant, lean: Participant) -> tuple[dict[str, Any], Side, Side]:
         """Times of `candidate` over `lean`, and both as sides for the energy meter."""
         candidate_ms, lean_ms = self.call_times(candidate, lean)
-        ratio = ratio_interval((candidate_ms / lean_ms).log())
+        ratio = ratio_interval((candidate_ms / lean_ms).log(), SYSTEMATIC["cuda"])
         times = {"ms": float(lean_ms.median()), "time_ratio": ratio.to_json()}
         candidate_side = self.make_side("candidate", candidate, candidate_ms)
         return times, candidate_side, self.make_side("lean", lean, lean_ms)

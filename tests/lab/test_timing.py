@@ -24,8 +24,10 @@ from kernelpro.lab.measure.clocks import has_head_start, measure_clocks, solo_sh
 from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
 from kernelpro.lab.measure.rounds import Rounds, comparable_time, was_slowed
 from kernelpro.lab.measure.samples import Sample
-from kernelpro.lab.measure.statistics import above_one, ratio_interval
-from kernelpro.records import Interval, Work
+from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one, ratio_interval
+from kernelpro.records import Interval, Target, Work
+
+GPU = SYSTEMATIC["cuda"]
 
 
 def rounds(
@@ -52,7 +54,7 @@ def rounds(
 
 
 def compared(
-    made: Rounds, device: str = "cuda", correction_ms: float = 0.0, short: bool = False
+    made: Rounds, device: Target = "cuda", correction_ms: float = 0.0, short: bool = False
 ) -> ClockDecision:
     """What follows from the clocks of these rounds."""
     corrections = dict.fromkeys(("single", "queued"), correction_ms)
@@ -110,14 +112,14 @@ def judged(made: Rounds) -> Interval:
     found = compared(made, short=True)
     assert not found.lie
     charges = (found.charge_ms, found.certain_charge_ms) if found.inconclusive else ()
-    return speedup(made, "base", "candidate", {}, found.widen_ms, *charges)
+    return speedup(made, "base", "candidate", {}, found.widen_ms, GPU, *charges)
 
 
 def test_a_win_over_a_baselines_host_is_none() -> None:
     """torch.compile's kernel takes as long as the candidate's; single calls of it wait for its host."""
     made = with_queued(rounds(0.19, 0.27), 0.186, 0.187)
     assert made.kinds == ("single", "queued") and made.deciding_kind("base", "candidate") == "queued"
-    assert ratio_interval(made.log_ratio("base", "candidate", "single")).low > 1.35
+    assert ratio_interval(made.log_ratio("base", "candidate", "single"), GPU).low > 1.35
     found = judged(proven(made))
     assert above_one(found) == "unclear" and found.high - found.low < 0.03
 
@@ -129,7 +131,7 @@ def test_a_baseline_that_was_not_beside_the_candidate_is_linked_by_the_steadier_
     links = {kind: -before.log_link("base", "candidate", kind) for kind in before.kinds}
     found = compared(proven(made), short=True)
     links["burst"] = links["queued"]
-    over_eager = speedup(made, "base", "candidate", links, found.widen_ms)
+    over_eager = speedup(made, "base", "candidate", links, found.widen_ms, GPU)
     assert (
         over_eager.value == pytest.approx(0.44 / 0.137, rel=0.01)
         and over_eager.high - over_eager.low < 0.05 * over_eager.value
@@ -296,12 +298,12 @@ def test_rounds_of_what_is_clearly_faster_or_slower_end_sooner(ratio: float, eno
 
 
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
-    found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"))
+    found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"), GPU)
     assert found.low < 2.0 < found.high and found.high - found.low < 0.08
 
 
 def test_a_against_a_is_unclear() -> None:
-    assert above_one(ratio_interval(rounds(1.0, 1.0).log_ratio("base", "candidate"))) == "unclear"
+    assert above_one(ratio_interval(rounds(1.0, 1.0).log_ratio("base", "candidate"), GPU)) == "unclear"
     assert above_one(Interval(1.2, 1.1, 1.3)) == "yes"
     assert above_one(Interval(0.8, 0.7, 0.9)) == "no"
 
@@ -331,7 +333,7 @@ def test_work_done_before_the_clock_shows_in_sealed_rounds() -> None:
 
 def test_what_the_clock_cannot_resolve_widens_the_interval() -> None:
     assert compared(rounds(0.01, 0.03)).max_widen_ms > 0
-    assert widen(Interval(3.0, 2.9, 3.1), 0.01, 0.02).low < 1
+    assert widen(Interval(3.0, 2.9, 3.1), 0.01, 0.02, GPU).low < 1
     assert compared(rounds(5.0, 9.0, noise=0.001)).max_widen_ms == 0
 
 
@@ -451,10 +453,10 @@ def test_a_clock_that_skims_a_little_wins_nothing_on_a_cpu() -> None:
     made = rounds(2.0, 2.1, hidden_ms=0.1, noise=0.005)
     found = compared(made, device="cpu")
     assert not found.lie and 0.08 < found.max_widen_ms < 0.12
-    speedup = ratio_interval(made.log_ratio("base", "candidate"))
+    speedup = ratio_interval(made.log_ratio("base", "candidate"), GPU)
     assert (
         above_one(speedup) == "yes"
-        and above_one(widen(speedup, found.statistics.deciding_ms, found.max_widen_ms)) == "unclear"
+        and above_one(widen(speedup, found.statistics.deciding_ms, found.max_widen_ms, GPU)) == "unclear"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kernelpro.lab.measure.statistics import SYSTEMATIC
 from kernelpro.records import Interval
 
+_SYSTEMATIC = SYSTEMATIC["cuda"]
 _T_QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """By the number of values: the half-width of the 95 % interval in standard errors. A table, because hosts of
 the lab have no scipy."""
@@ -31,5 +32,5 @@ def ratio_interval(ratios: Sequence[float]) -> Interval:
     """Return the 95 % interval of a mean ratio, widened by the systematic difference between processes."""
     interval = mean_interval(ratios)
     return Interval(
-        interval.value, interval.low * math.exp(-SYSTEMATIC), interval.high * math.exp(SYSTEMATIC)
+        interval.value, interval.low * math.exp(-_SYSTEMATIC), interval.high * math.exp(_SYSTEMATIC)
     )

@@ -36,7 +36,7 @@ from kernelpro.lab.measure.clocks import (
 from kernelpro.lab.measure.rounds import NOISE_SHARE, Rounds
 from kernelpro.lab.measure.samples import Kind
 from kernelpro.lab.measure.statistics import SYSTEMATIC, lower_bound, ratio_interval
-from kernelpro.records import Interval
+from kernelpro.records import Interval, Target
 
 SPINNING_MS = 0.150
 """OpenMP threads keep spinning after a call. If they occupy all cores, the parent gets a core back 0.1 ms
@@ -78,7 +78,7 @@ class ClockDecision:
         return max(self.widen_ms.values())
 
 
-def decide_clocks(clocks: ClockStatistics, device: str, short: bool = False) -> ClockDecision:
+def decide_clocks(clocks: ClockStatistics, device: Target, short: bool = False) -> ClockDecision:
     """Apply the policy. `short`: single calls cannot resolve the kernel's time, so that queued calls and
     bursts decide if their ends are proven."""
     own, hidden = clocks.deciding_ms, clocks.hidden["single"]
@@ -142,7 +142,7 @@ def _lie(clocks: ClockStatistics, slack: float, short: bool) -> str:
 
 
 def _widen_ms(
-    clocks: ClockStatistics, device: str, short: bool, resolved: Mapping[Kind, float]
+    clocks: ClockStatistics, device: Target, short: bool, resolved: Mapping[Kind, float]
 ) -> dict[Kind, float]:
     """Doubt beyond the charged time. If a kind of call is reliable, only the kind with the least doubt has
     any."""
@@ -156,11 +156,11 @@ def _widen_ms(
     return {kind: doubts[kind] if kind == best else 0.0 for kind in clocks.own_ms}
 
 
-def _widen_unproven_ms(clocks: ClockStatistics, device: str, short: bool) -> dict[Kind, float]:
+def _widen_unproven_ms(clocks: ClockStatistics, device: Target, short: bool) -> dict[Kind, float]:
     hidden = clocks.hidden["single"]
     certain = hidden.value if device == "cpu" and hidden.low > 0 else 0.0  # on GPUs processes differ by more
     unresolved = max(0.0, hidden.high) + (PROCESS_MS if short else 0.0)
-    limit = RESOLVED_SHARE if device == "cpu" else SYSTEMATIC
+    limit = RESOLVED_SHARE if device == "cpu" else SYSTEMATIC["cuda"]
     return {
         kind: unresolved if unresolved > limit * shown else certain for kind, shown in clocks.own_ms.items()
     }
@@ -172,13 +172,15 @@ def speedup(
     fast: str,
     links: Mapping[Kind, torch.Tensor],
     widen_ms: Mapping[Kind, float],
+    systematic: float,
     charge_ms: Mapping[Kind, float] | None = None,
     certain_charge_ms: Mapping[Kind, float] | None = None,
 ) -> Interval:
     """How many times faster `fast` is: the lowest ratio over all kinds of calls.
 
     `links`: by kind of call, log-ratios of another participant's time to the time of `slow`. The result is
-    then the ratio to that other participant, which was not timed beside `fast`.
+    then the ratio to that other participant, which was not timed beside `fast`. `systematic`: see
+    statistics.SYSTEMATIC.
     """
     intervals = []
     for kind in rounds.kinds:
@@ -186,20 +188,21 @@ def speedup(
         charges_ms = (charge_ms or {}).get(kind, 0.0), (certain_charge_ms or {}).get(kind, 0.0)
         timed = rounds.steadiest_kind if links and kind == "single" else kind
         logs = rounds.log_link(slow, fast, kind) if links else rounds.log_ratio(slow, fast, kind)
-        ratio = ratio_interval(logs, links.get(kind))
-        ratio = charge(widen(ratio, own_ms, widen_ms[kind]), own_ms, *charges_ms)
+        ratio = ratio_interval(logs, systematic, links.get(kind))
+        ratio = charge(widen(ratio, own_ms, widen_ms[kind], systematic), own_ms, *charges_ms)
         threshold = 1.0 if timed != "single" and slow in rounds.denied_prelaunch else NOISE_SHARE
         shares = solo_share(rounds, slow, timed, trusted=True), solo_share(rounds, fast, kind)
         intervals.append(adjust_for_interference(ratio, *shares, threshold))
     return lower_bound(intervals)
 
 
-def widen(ratio: Interval, own_ms: float, extra_ms: float) -> Interval:
+def widen(ratio: Interval, own_ms: float, extra_ms: float, systematic: float) -> Interval:
     """The interval, with its low end as if the candidate took `extra_ms` longer than its clock shows.
 
-    The interval already allows for differences between processes (SYSTEMATIC), so smaller doubt adds nothing.
+    The interval already allows for differences between processes (`systematic`), so smaller doubt adds
+    nothing.
     """
-    factor = min(1.0, math.exp(SYSTEMATIC) * own_ms / (own_ms + extra_ms))
+    factor = min(1.0, math.exp(systematic) * own_ms / (own_ms + extra_ms))
     return Interval(ratio.value, ratio.low * factor, ratio.high)
 
 

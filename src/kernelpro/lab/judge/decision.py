@@ -14,7 +14,7 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.clocks import ClockStatistics, measure_clocks
 from kernelpro.lab.measure.round_runner import Accuracy, is_short
 from kernelpro.lab.measure.rounds import Rounds, comparable_time
-from kernelpro.lab.measure.statistics import above_one
+from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Interval, ShapeTimes, Status
 
@@ -81,19 +81,27 @@ def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Ca
     extra_ms = max(charge_ms.values(), default=0.0)
     times = {"candidate": Interval(own.value + extra_ms, own.low, own.high + extra_ms)}
     times |= {name: baselines.time_ms(name) for name in baselines.variants}
-    ratios = {name: _speedup(name, rounds, baselines, clocks, charged) for name in baselines.variants}
+    systematic = SYSTEMATIC[bench.target]
+    ratios = {
+        name: _speedup(name, rounds, baselines, clocks, systematic, charged) for name in baselines.variants
+    }
     return Decision(anchor, clocks, charged, times, ratios, above_one(ratios[anchor]))
 
 
 def _speedup(
-    name: str, rounds: Rounds, baselines: Baselines, clocks: ClockDecision, charged: bool
+    name: str,
+    rounds: Rounds,
+    baselines: Baselines,
+    clocks: ClockDecision,
+    systematic: float,
+    charged: bool,
 ) -> Interval:
     """The speed-up over one baseline. If it was not timed beside the candidate, the anchor links the two."""
     direct = name in rounds.samples
     timed = name if direct else baselines.anchor
     links = {} if direct else {kind: baselines.log_ratio_to_anchor(name, kind) for kind in rounds.kinds}
     charges = (clocks.charge_ms, clocks.certain_charge_ms) if charged else ()
-    return speedup(rounds, timed, "candidate", links, clocks.widen_ms, *charges)
+    return speedup(rounds, timed, "candidate", links, clocks.widen_ms, systematic, *charges)
 
 
 def _require_possible_time(own_ms: float, bench: Bench) -> None:

@@ -18,13 +18,15 @@ from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES, CudaParticip
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.rounds import Rounds
 from kernelpro.lab.measure.samples import Kind, Sample
-from kernelpro.lab.measure.statistics import CERTAIN, lower_bound, median_interval, ratio_interval
+from kernelpro.lab.measure.statistics import CERTAIN, SYSTEMATIC, lower_bound, median_interval, ratio_interval
 from kernelpro.lab.measure.turns import Turns
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.records import BadInput, Interval
 
 Inputs = Callable[[int], list[torch.Tensor]]
 _CONTROL = "A/A"
+_SAME_PROCESS = SYSTEMATIC["cuda"]
+"""The control is called in the anchor's own process, whose memory does not differ."""
 
 
 @dataclass
@@ -228,7 +230,7 @@ class Baselines:
         """The A/A control: the ratio that this machine measures between a baseline and itself."""
         return lower_bound(
             [
-                ratio_interval(self.rounds.log_ratio(_CONTROL, self._control_variant, kind))
+                ratio_interval(self.rounds.log_ratio(_CONTROL, self._control_variant, kind), _SAME_PROCESS)
                 for kind in self.rounds.kinds
             ]
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab import tree
+from kernelpro.lab import heap, tree
 from kernelpro.lab.exclusive import without_compilers
 from kernelpro.lab.measure import device_memory, environment, physics
 from kernelpro.lab.measure.cpu_participant import CpuParticipant
@@ -246,6 +246,8 @@ class Bench:
         self.turns.take(None)
         if self.target == "cuda":
             torch.cuda.empty_cache()
+        else:
+            heap.trim()
 
     def has_room_for_a_call(self, peak_bytes: int) -> bool:
         """Whether the free memory suffices for another process to load and call a candidate that has used

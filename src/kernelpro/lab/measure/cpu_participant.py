@@ -2,8 +2,9 @@
 
  1. The child drops its last output and, in timed rounds, calls the model once on old inputs, so that code and
     caches of the host are warm. The parent freezes it.
- 2. The parent writes the inputs into one of the child's buffer sets and flushes the cache. It sends the
-    request while the child is frozen, so that the child cannot use time between waking and the request.
+ 2. The parent writes the inputs into one of the child's buffer sets, flushes the cache, and ends its own idle
+    threads. It sends the request while the child is frozen, so that the child cannot use time between waking
+    and the request.
  3. The clock starts, and the parent thaws the child.
  4. The child replies that it is done and where its output lies.
  5. The parent immediately samples a few elements, then the clock stops: the child gains nothing by delaying
@@ -19,6 +20,7 @@ import time
 
 import torch
 
+from kernelpro.lab.measure.openmp import end_idle_threads
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.samples import CallResult, Sample
 from kernelpro.lab.sandbox.memory import HostReader, OutputUnreadable
@@ -59,7 +61,9 @@ class CpuParticipant(Participant):
         self._freeze()
         self.process.pin_threads()
         before_ms = self.process.cpu_time_ms()
-        self._write_and_flush(buffer_set, inputs)
+        self.write_inputs(buffer_set, inputs)
+        self._flusher.flush()
+        end_idle_threads()
         stopped_ms = self.process.cpu_time_ms() - before_ms
         stopped_ms = stopped_ms if stopped_ms > _STOPPING_CPU_MS else 0.0
         self.send({"op": "call", "sets": [buffer_set]})

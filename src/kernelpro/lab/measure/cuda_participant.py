@@ -91,11 +91,6 @@ class CudaParticipant(Participant):
     def _make_reader(self) -> DeviceReader:
         return DeviceReader()
 
-    @property
-    def retained_outputs(self) -> int:
-        """The child keeps its last few outputs, so that each one lies at another address."""
-        return min(MAX_ROUND_SETS, len(self.regions)) - 1
-
     def call(
         self,
         inputs: list[torch.Tensor],

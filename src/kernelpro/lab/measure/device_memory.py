@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from kernelpro.lab import heap
 from kernelpro.lab.measure.memory_plan import GB
 from kernelpro.lab.sandbox import gpu, procfs
 from kernelpro.records import BadInput, Target
@@ -45,6 +46,7 @@ def free_bytes(target: Target, held: int = 0) -> int:
     if target == "cuda":
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0]) + held
+    heap.trim()
     free = host_bytes() + held
     limit = limit_bytes()
     return free if limit is None else min(limit, free)
@@ -102,6 +104,7 @@ def measured_peak(target: Target) -> Iterator[Peak]:
         yield peak
         peak.nbytes = torch.cuda.max_memory_allocated() - before
         return
+    heap.trim()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:

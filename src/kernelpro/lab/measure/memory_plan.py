@@ -33,7 +33,11 @@ MAX_BURST_SETS = 16
 """Most buffer sets of a candidate, and so most calls of a burst: each call has inputs of its own."""
 MAX_ROUND_SETS = 8
 """Most buffer sets of rounds, and most outputs that a process keeps. They vary the addresses of inputs and
-outputs, which change a kernel's time by 1 % on an H200 (a transpose)."""
+outputs, which change a kernel's time by 1 % on an H200 (a transpose), and by 10 % on a CPU (a cumulative sum
+down the columns of 4 MB)."""
+_PLACED_BYTES = 64 << 20
+"""On a CPU, inputs and outputs that are larger have so many pages that their placement averages out. They get
+two buffer sets, because writing new memory takes time."""
 MAX_SLICES = 64
 _CONTEXT_BYTES = {"cuda": 700 << 20, "cpu": 300 << 20}
 """A process with torch: its context, libraries and their workspaces."""
@@ -158,7 +162,7 @@ def plan_memory(
     `sliceable`: expected outputs can be computed in slices.
     """
     budget = int(free * 0.75**shortage.failures)
-    ladder = list(_ladder(target, sliceable))
+    ladder = list(_ladder(target, sliceable, sizes.inputs + sizes.outputs <= _PLACED_BYTES))
     plans = [
         _complete(sizes, layout, free, budget, target, flush_bytes)
         for layout in ladder
@@ -181,14 +185,16 @@ def plan_memory(
     return _complete(sizes, layout, free, free, target, flush_bytes)
 
 
-def _ladder(target: Target, sliceable: bool) -> Iterator[Layout]:
-    """Layouts, in order of preference."""
+def _ladder(target: Target, sliceable: bool, is_small: bool) -> Iterator[Layout]:
+    """Layouts, in order of preference. `is_small`: the placement of inputs and outputs matters on a CPU."""
     slices = [2**n for n in range(1, MAX_SLICES.bit_length())] if sliceable else []
     if target == "cuda":
         for count in (MAX_BURST_SETS, MAX_ROUND_SETS, 4, 2):
             yield Layout(count, min(count, MAX_ROUND_SETS))
         yield from (Layout(2, 2, number) for number in slices)
     else:
+        if is_small:
+            yield Layout(MAX_ROUND_SETS, MAX_ROUND_SETS)
         yield Layout(2, 1)
     yield from (Layout(1, 1, number) for number in (1, *slices))
     alone = Layout(1, 0 if target == "cuda" else 1, takes_turns=True)
@@ -203,7 +209,7 @@ def _fixed(target: Target, flush_bytes: int) -> int:
 
 
 def _needed(sizes: TaskSizes, layout: Layout, target: Target, flush_bytes: int) -> int:
-    return int(_SLACK * _Parts(sizes, layout, target).largest()) + _fixed(target, flush_bytes)
+    return int(_SLACK * _Parts(sizes, layout).largest()) + _fixed(target, flush_bytes)
 
 
 class _Parts:
@@ -213,11 +219,11 @@ class _Parts:
     the oracle, the candidate, and the baselines, which share one).
     """
 
-    def __init__(self, sizes: TaskSizes, layout: Layout, target: Target):
+    def __init__(self, sizes: TaskSizes, layout: Layout):
         self._sizes, self._layout = sizes, layout
 
-        def retained(sets: int) -> int:  # outputs of earlier calls that a process keeps on a GPU
-            return (min(MAX_ROUND_SETS, max(1, sets)) - 1) * sizes.outputs if target == "cuda" else 0
+        def retained(sets: int) -> int:  # outputs of earlier calls that a process keeps
+            return (min(MAX_ROUND_SETS, max(1, sets)) - 1) * sizes.outputs
 
         guarded = 0 if layout.baseline_sets == 0 else 1
         self.regions = (layout.candidate_sets + layout.baseline_sets + guarded) * sizes.inputs
@@ -269,7 +275,7 @@ def _complete(
     sizes: TaskSizes, layout: Layout, free: int, budget: int, target: Target, flush_bytes: int
 ) -> MemoryPlan:
     """The plan with this layout: divides the remaining memory between caches, bursts and the candidate."""
-    parts, fixed = _Parts(sizes, layout, target), _fixed(target, flush_bytes)
+    parts, fixed = _Parts(sizes, layout), _fixed(target, flush_bytes)
     left = budget - _needed(sizes, layout, target, flush_bytes)
     cache = max(0, min(left // 2, int(_CACHE_SHARE * budget)))
     truth = 0 if layout.frees_before_check else parts.truth

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.measure.memory_plan import MAX_ROUND_SETS
 from kernelpro.lab.measure.oracle import same_bits
 from kernelpro.lab.measure.samples import CallResult, LoopResult
 from kernelpro.lab.measure.turns import Turns
@@ -113,8 +114,8 @@ class Participant(ABC):
 
     @property
     def retained_outputs(self) -> int:
-        """How many earlier outputs the child keeps while it computes the next one."""
-        return 0
+        """How many earlier outputs the child keeps, so that each one lies at another address."""
+        return min(MAX_ROUND_SETS, len(self.regions)) - 1
 
     @property
     def buffer_sets(self) -> int:
@@ -282,10 +283,6 @@ class Participant(ABC):
         raw = self.regions[buffer_set].raw
         for slot, tensor in zip(self.slots, inputs, strict=True):
             slot.view(raw).copy_(tensor)
-
-    def _write_and_flush(self, buffer_set: int, inputs: list[torch.Tensor]) -> None:
-        self.write_inputs(buffer_set, inputs)
-        self._flusher.flush()
 
     def _read(self, claims: list[Claim]) -> list[torch.Tensor]:
         """The outputs in the memory that the child claims holds them."""

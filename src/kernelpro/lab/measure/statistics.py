@@ -8,16 +8,16 @@ from typing import Literal
 
 import torch
 
-from kernelpro.records import Interval
+from kernelpro.records import Interval, Target
 
 RESAMPLES = 2000
 LEVEL = 0.95
 CERTAIN = 0.998
 """Level of the interval that a `cheating` verdict requires."""
-SYSTEMATIC = 0.0075
-"""Every interval of a ratio is widened by this on both sides (in log space). The times of two processes that
-run the same code differ by up to 0.6 % on an H200, however long they are timed, because the addresses of
-their memory differ (benchmarks/judge_noise.py)."""
+SYSTEMATIC: dict[Target, float] = {"cuda": 0.0075, "cpu": 0.03}
+"""Every interval of a ratio between two processes is widened by this on both sides (in log space). The times
+of two processes that run the same code differ by up to 0.6 % on an H200 and by up to 3 % on a Xeon, however
+long they are timed, because the addresses of their memory differ (benchmarks/judge_noise.py)."""
 
 
 def bootstrap_medians(values: torch.Tensor, seed: int = 0) -> torch.Tensor:
@@ -49,14 +49,14 @@ def median_interval(values: torch.Tensor, level: float = LEVEL) -> Interval:
     return quantile_interval(bootstrap_medians(values), float(values.median()), level)
 
 
-def ratio_interval(log_ratios: torch.Tensor, link: torch.Tensor | None = None) -> Interval:
-    """The interval of a ratio from its per-round logs. `link`: another log-ratio, measured independently, to
-    multiply it by."""
+def ratio_interval(log_ratios: torch.Tensor, systematic: float, link: torch.Tensor | None = None) -> Interval:
+    """The interval of a ratio from its per-round logs, widened by `systematic`. `link`: another log-ratio,
+    measured independently, to multiply it by."""
     medians, value = bootstrap_medians(log_ratios), float(log_ratios.median())
     if link is not None:
         medians, value = medians + bootstrap_medians(link, seed=1), value + float(link.median())
     logs = quantile_interval(medians, value)
-    return Interval(math.exp(logs.value), math.exp(logs.low - SYSTEMATIC), math.exp(logs.high + SYSTEMATIC))
+    return Interval(math.exp(logs.value), math.exp(logs.low - systematic), math.exp(logs.high + systematic))
 
 
 def lower_bound(intervals: list[Interval]) -> Interval:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.lab import tree
+from kernelpro.lab import heap, tree
 from kernelpro.lab.sandbox import gpu
 from kernelpro.lab.sandbox.completion import ProofKernel, words_of
 from kernelpro.lab.sandbox.memory import Slot, dtype_name, open_region
@@ -39,7 +39,8 @@ class CpuDevice:
         """Do nothing: a CPU call has finished when it returns."""
 
     def release_memory(self) -> None:
-        """Do nothing: no memory is cached on a CPU."""
+        """Return the free memory of the heap to the system."""
+        heap.trim()
 
     def time_calls(self, calls: Callable[[], None]) -> float:
         """Run `calls`; returns their milliseconds by this process's clock."""

@@ -108,7 +108,7 @@ class Region:
             fcntl.fcntl(
                 self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             )
-            self.raw = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
+            self.raw = _map_populated(self.fd, size)
 
     def supports_gate(self) -> bool:
         """Whether this device can open the gate. The first call must be in a thread that has used CUDA."""
@@ -153,7 +153,14 @@ def open_region(device: str, nbytes: int, fd: int | None, handle: str) -> torch.
         mapped: torch.Tensor = gpu.as_byte_tensor(gpu.open_ipc_handle(bytes.fromhex(handle)), nbytes)
         return mapped
     assert fd is not None
-    raw: torch.Tensor = torch.frombuffer(mmap.mmap(fd, nbytes), dtype=torch.uint8)
+    return _map_populated(fd, nbytes)
+
+
+def _map_populated(fd: int, nbytes: int) -> torch.Tensor:
+    """Map a file with all of its pages: no call has page faults, and the pages of every region are allocated
+    in the same order. Kernels that walk down columns depend on where pages lie."""
+    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+    raw: torch.Tensor = torch.frombuffer(mmap.mmap(fd, nbytes, flags=flags), dtype=torch.uint8)
     return raw
 
 
