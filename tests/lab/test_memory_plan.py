@@ -49,6 +49,13 @@ def test_small_tasks_give_up_nothing() -> None:
     assert result.cache_bytes > 3 * GB
 
 
+def test_on_a_cpu_small_tensors_lie_at_several_addresses() -> None:
+    small, large = sizes(0.03, 0.03), sizes(0.05, 0.05)
+    assert plan(small, 24, target="cpu").layout == Layout(8, 8)
+    assert plan(small, 24, target="cpu").retained_bytes == 2 * 7 * small.outputs
+    assert plan(large, 24, target="cpu").layout == Layout(2, 1)
+
+
 def test_the_largest_problems_fit_an_h200_in_float64_at_once() -> None:
     rms_norm = plan(sizes(7.52, 7.52, temporary=0.12), 139)
     assert rms_norm.layout.slices == 1 and rms_norm.layout.exact and not rms_norm.layout.takes_turns
