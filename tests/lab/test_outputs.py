@@ -128,9 +128,14 @@ def test_inputs_that_no_kernel_can_get_are_bad_input(worker: JobRunner, inputs: 
         (task(rest="import sys; sys.exit(3)"), "task nested: importing it called sys.exit(3)"),
         (task(rest="def get_inputs(): exit('no')"), "task nested: get_inputs called sys.exit(no)"),
         (task("y if exit(4) else z"), "task nested: the reference called sys.exit(4)"),
+        (
+            task("torch.fft.fft(y)"),
+            "task nested: output 0 is torch.complex64, and complex numbers cannot be compared: "
+            "return torch.view_as_real of it",
+        ),
     ],
 )
-def test_a_task_that_calls_sys_exit_is_bad_input(worker: JobRunner, broken: Task, words: str) -> None:
+def test_a_task_that_cannot_be_judged_is_bad_input(worker: JobRunner, broken: Task, words: str) -> None:
     options = Options(effort="quick", baselines=("eager_fp32",))
     result = worker.run(Job("test", "judge", broken, candidate("y"), "cpu", options))
     assert result.verdict is None and result.error == words

@@ -82,12 +82,8 @@ def test_parameters_by_name_by_seed_and_none() -> None:
     renamed.scale = nn.LayerNorm(4)
     assert load_state(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
     assert load_state(renamed, {}) == "none"
-    assert load_state(same, state | {"steps": torch.tensor(7)}) == "by name", (
-        "a counter may be missing"
-    )
-    assert load_state(renamed, {"table": torch.arange(4)}) == "by seed", (
-        "nothing of it was given"
-    )
+    assert load_state(same, state | {"steps": torch.tensor(7)}) == "by name", "a counter may be missing"
+    assert load_state(renamed, {"table": torch.arange(4)}) == "by seed", "nothing of it was given"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ for line in sys.stdin:
     wish = job["candidate"]["source"]
     if wish == "break the device":
         sys.exit(75)
-    if wish == "hang":
+    if wish.startswith("prepare"):
+        line = {"type": "progress", "job": job["id"], "stage": "loading the reference", "preparing": True}
+        print(json.dumps(line), flush=True)
+    if wish == "prepare and exit":
+        sys.exit(3)
+    if wish.endswith("hang"):
         while os.getppid() == parent:
             time.sleep(0.1)
         sys.exit()

@@ -170,6 +170,25 @@ def test_a_hung_worker_is_replaced(stand_in: None, monkeypatch: pytest.MonkeyPat
         assert behind.result(timeout=30).data == BuildData(reason="work")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason", "cause"),
+    [
+        ("prepare and exit", "exit code 3", "either the reference ends its process, or this machine has too"),
+        ("prepare and hang", "it sent nothing for", "the reference or get_inputs may never end"),
+    ],
+)
+def test_a_task_that_ends_the_worker_is_not_blamed_on_the_candidate(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch, text: str, reason: str, cause: str
+) -> None:
+    monkeypatch.setattr(local, "_SLACK_SECONDS", 1.0)
+    brief = Options(baselines=(), build_timeout=0.1, call_timeout=0.01)
+    with local.LocalPool(devices=[H200]) as here:
+        result = here.submit(wish(text, options=brief)).result(timeout=60)
+    assert result.verdict is None and result.error
+    assert result.error.startswith(f"the worker died while it prepared task {TASK.name} ({reason}")
+    assert cause in result.error
+
+
 def test_a_task_stays_on_one_kind_of_hardware(stand_in: None) -> None:
     with local.LocalPool(devices=[H200, A100]) as here:
         answers = [here.submit(wish(f"{n}")) for n in range(12)]

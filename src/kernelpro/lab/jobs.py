@@ -339,15 +339,18 @@ class JobRunner:
     def _target(self, job: Job) -> Target:
         return job.target or ("cuda" if torch.cuda.is_available() else "cpu")
 
-    def reporter(self, job: Job) -> Callable[[str], None]:
-        """A callback that reports each new stage, and repeats it every few seconds as a heartbeat."""
+    def reporter(self, job: Job, preparing: bool = False) -> Callable[[str], None]:
+        """A callback that reports each new stage, and repeats it every few seconds as a heartbeat.
+
+        `preparing`: see Progress.
+        """
         last, last_time = "", 0.0
 
         def report(stage: str) -> None:
             nonlocal last, last_time
             if stage != last or time.monotonic() - last_time > _REPEAT_SECONDS:
                 last, last_time = stage, time.monotonic()
-                self._write(Progress(job.id, stage))
+                self._write(Progress(job.id, stage, preparing))
 
         return report
 
@@ -368,7 +371,7 @@ class JobRunner:
                     self._shortage,
                 )
                 self._warm.append(_WarmShape(bench))
-                bench.open(self.reporter(job))
+                bench.open(self.reporter(job, preparing=True))
         for warm in self._warm:
             warm.bench.options = job.options
         return [warm.bench for warm in self._warm]
@@ -382,7 +385,7 @@ class JobRunner:
         judges = []
         for warm in self._warm:
             if warm.judge is None:
-                warm.judge = Judge(warm.bench, self.reporter(job))
+                warm.judge = Judge(warm.bench, self.reporter(job, preparing=True))
                 warm.judge.prepare(_is_timed(job))
             warm.judge.report_to(self.reporter(job))
             # with one shape, wait for the baselines as late as possible; with several, wait before the next

@@ -187,6 +187,7 @@ class LocalPool(Pool):
                 self._deliver_study(record)
                 continue
             if isinstance(record, Progress):
+                pending.preparing = record.preparing
                 pending.progress(Progress(pending.job.id, record.stage))
             elif record.internal_error:  # the worker exits after this, and the job is tried again
                 pending.bug = record.error or ""
@@ -204,7 +205,7 @@ class LocalPool(Pool):
             on_study(record.data)
 
     def _handle_exit(self, worker: _DeviceState, process: WorkerProcess) -> None:
-        reason = worker.hang_reason or process.exit_reason()
+        hung, reason = bool(worker.hang_reason), worker.hang_reason or process.exit_reason()
         with self._lock:
             process.close()
             worker.process, worker.task, worker.turn_jobs = None, "", 0
@@ -220,6 +221,8 @@ class LocalPool(Pool):
             self._dispatch()
         if victim and victim.bug:
             victim.finish(lost_result(victim.job, victim.bug, internal_error=True))
+        elif victim and victim.preparing:
+            victim.finish(_unprepared_result(victim.job, reason, hung))
         elif victim:
             victim.finish(lost_result(victim.job, f"the worker died while it ran this job ({reason})"))
 
@@ -245,6 +248,17 @@ class LocalPool(Pool):
             thread.start()
         for thread in threads:
             thread.join()
+
+
+def _unprepared_result(job: Job, reason: str, hung: bool) -> Result:
+    """The result of a job whose worker died before it loaded a candidate."""
+    name = job.task.name if job.task else "of the job"
+    causes = (
+        "the reference or get_inputs may never end"
+        if hung
+        else "either the reference ends its process, or this machine has too little memory for it"
+    )
+    return Result(job.id, error=f"the worker died while it prepared task {name} ({reason}): {causes}")
 
 
 def silence_limit(job: Job) -> float:

@@ -53,6 +53,8 @@ class PendingJob:
     """Number of workers that died while they ran it."""
     stage: str = ""
     """The stage that was reported last."""
+    preparing: bool = False
+    """Whether the worker prepared the job's task when it reported last."""
     bug: str = ""
     """The bug of KernelPro that ended the last worker; empty if none did."""
 

@@ -63,6 +63,8 @@ class Progress(Record):
     """The job's id."""
     stage: str
     """What the worker is doing, in words."""
+    preparing: bool = False
+    """The worker prepares the job's task, and no process holds the candidate yet."""
 
 
 WAITING_FOR_DEVICE = "waiting: another process is timing on this device"
