@@ -439,6 +439,12 @@ class Oracle:
             ) from error
         if not outputs:
             raise BadInput(f"task {name}: the reference returns no tensor")
+        for number, leaf in enumerate(outputs):
+            if leaf.is_complex():
+                raise BadInput(
+                    f"task {name}: output {number} is {leaf.dtype}, and complex numbers cannot be compared: "
+                    "return torch.view_as_real of it"
+                )
         self._output_count = len(outputs)
         tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
         return OutputSpec(tensors, self._structure, self.strides)
