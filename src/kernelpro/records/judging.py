@@ -148,15 +148,13 @@ class Status(enum.StrEnum):
 Effort = Literal["quick", "normal", "full"]
 """How long a candidate is measured."""
 PER_CANDIDATE = {"per": "candidate"}
-"""Marks options that may differ between candidates of a prepared task."""
+"""Marks options that may differ between candidates of a prepared task. If another option differs, a worker
+prepares the task again."""
 
 
 @dataclass(frozen=True)
 class Options(Record):
-    """How a candidate is judged: how long it takes, and what is allowed.
-
-    A worker prepares the task again if an option of the preparation changes. Mark a new option
-    `PER_CANDIDATE` unless it affects the preparation."""
+    """How a candidate is judged: how long it takes, and what is allowed."""
 
     effort: Effort = field(default="normal", metadata=PER_CANDIDATE)
     """How long a candidate is measured. `quick`: seconds. `full`: more rounds, all baselines in each, and
