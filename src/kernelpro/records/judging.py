@@ -306,9 +306,12 @@ class Measurement(Record):
     """The GPU after the measurement: `sm_mhz`, `memory_mhz`, `temperature_c`, `power_mw` and `throttle`
     (NVML's bit mask of throttle reasons)."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each stage of the judgement."""
+    """Duration of each stage of the judgement, and in `total`. Stages: `build`, `start`, `load`, `verify`,
+    `time`, `profile`, `energy`, `guards` and `sanitizer`. `build` is only the time that the judge waited:
+    builds run ahead of it."""
     preparation_seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each stage of the task's preparation."""
+    """The same for the preparation of the task: `load`, `oracle`, `ceilings`, `tolerance`, `probe`, and the
+    start and compilation of baselines."""
     machine_code: str = ""
     """Hash of the candidate's machine code."""
 
