@@ -271,8 +271,10 @@ def account_page() -> str:
     """The page of the parts of a time account."""
     lines = ["# Time account", "", NOTICE, ""]
     lines += [prose("Each part of a call's time, what it is, and how its figure may be wrong.")]
-    lines += ["", "| part | meaning | how it may be wrong |", "|---|---|---|"]
-    lines += [f"| `{kind}` | {text.title} | {text.doubt} |" for kind, text in PARTS.items()]
+    lines += ["", "| part | on | meaning | how it may be wrong |", "|---|---|---|---|"]
+    for kind, text in PARTS.items():
+        devices = ", ".join({"cuda": "GPU", "cpu": "CPU"}[target] for target in text.targets)
+        lines.append(f"| `{kind}` | {devices} | {text.title} | {text.doubt} |")
     return "\n".join(lines) + "\n"
 
 

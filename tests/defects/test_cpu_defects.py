@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from defects.building import about
 
+from kernelpro.diagnose.account.parts import PARTS
 from kernelpro.diagnose.claims import UNEXPLAINED
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.engine.profiling import ProfileSpec, profile
@@ -102,6 +103,7 @@ def test_findings_are_whole(path: Path, diagnoses: CachedDiagnoses) -> None:
     profile, diagnosis = diagnoses.diagnose(path)
     assert profile.cpu
     assert profile.cpu.sampled or not profile.cpu.static.functions, "only native code has loops to sample"
+    assert all("cpu" in PARTS[part.part].targets for part in diagnosis.account)
     assert sum(part.ms for part in diagnosis.account) == pytest.approx(profile.time_ms, rel=0.03)
     for finding in diagnosis.findings:
         assert finding.evidence and finding.cause and finding.advice and finding.gain.basis

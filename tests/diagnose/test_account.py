@@ -11,10 +11,11 @@ from typing import get_args
 import pytest
 from recorded_profiles import bare
 
-from kernelpro.diagnose import runner
+from kernelpro.diagnose import Diagnostic, runner
 from kernelpro.diagnose.account import make_account
 from kernelpro.diagnose.account.parts import PARTS, summarize
 from kernelpro.diagnose.claims import NEAR_FLOOR, UNEXPLAINED
+from kernelpro.diagnose.diagnostic import ALL_PARTS
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.records import CpuLoop, CpuProfile, CpuRun, KernelLoop, PartKind, Profile
 from kernelpro.records.cpu_profile import CpuShares
@@ -54,6 +55,7 @@ def test_the_parts_add_up_to_the_measured_time(name: str, counters: bool) -> Non
     account = make_account(profile)
     assert account.total_ms == pytest.approx(profile.time_ms, rel=1e-6)
     assert all(part.low <= part.ms <= part.high and part.ms > 0 for part in account.parts)
+    assert all("cuda" in PARTS[part.part].targets for part in account.parts)
     assert sum(row.ms for row in summarize(account.parts)) == pytest.approx(profile.time_ms, rel=0.006)
 
 
@@ -127,6 +129,12 @@ def test_the_cpu_account_counts_every_loop_with_the_same_problem() -> None:
 
 def test_every_kind_of_part_has_words() -> None:
     assert set(PARTS) == set(get_args(PartKind))
+
+
+@pytest.mark.parametrize("diagnostic", DIAGNOSTICS, ids=lambda diagnostic: diagnostic.name)
+def test_a_diagnostic_claims_parts_of_its_target(diagnostic: Diagnostic) -> None:
+    if diagnostic.claims != ALL_PARTS:
+        assert not [part for part in diagnostic.claims if diagnostic.target not in PARTS[part].targets]
 
 
 def test_the_plot_draws_the_account_above_the_roofline() -> None:

@@ -17,7 +17,7 @@ from kernelpro.cli.commands import app
 from kernelpro.cli.commands.optimize import OptimizeOptions
 from kernelpro.cli.parsing import parse_budget, select_baselines
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Limits, Options, Role, RunConfig, Task
+from kernelpro.records import BadInput, Limits, Options, Role, RunConfig, Task
 from kernelpro.report import collect_report, reproduce
 
 OTHERS: dict[str, Any] = {
@@ -66,7 +66,7 @@ OTHERS: dict[str, Any] = {
     "roles": {"plan": Role(effort="high", temperature=0.5)},
     "prices": {"gpt-x": "1/2"},
 }
-"""For every field of a run's configuration, another value."""
+"""For every field of a run's configuration, a value that is not the default."""
 
 
 def search(store: RunStore, config: RunConfig) -> tuple[str, str]:
@@ -82,7 +82,7 @@ def variants() -> Iterator[tuple[str, RunConfig]]:
         other = OTHERS[field.name]
         if field.name in ("limits", "options"):
             inner = getattr(usual, field.name)
-            assert other.keys() == {part.name for part in fields(inner)}
+            assert other.keys() == {part.name for part in fields(inner)}, "give each field a value in OTHERS"
             for name, value in other.items():
                 yield f"{field.name}.{name}", replace(usual, **{field.name: replace(inner, **{name: value})})
         elif field.name == "author":
@@ -108,6 +108,26 @@ def test_commands_hold_everything_that_decided_the_run(
         assert set(select_baselines(options)) == set(config.options.baselines)
     options = parsed[-1]
     assert (options.tune_points, options.price, options.model) == (12, ["gpt-x=1/2"], "openai:gpt-x")
+
+
+NOT_IN_JUDGE = {"effort", "give_up_ratio", "guards", "energy_baseline"}
+"""Options of the search alone, and those for which `judge` has no option on the command line."""
+
+
+def test_the_command_that_judges_the_winner_holds_all_options_of_judge(tmp_path: Path) -> None:
+    store, command = made_runs.won(tmp_path), get_command(app)
+
+    def judge_command(options: Options) -> str:
+        config = replace(made_runs.CONFIG, options=options)
+        found = reproduce.commands(store, config, config.task.precision, 7, False)
+        return next(item.command for item in found if " judge " in item.command)
+
+    usual = judge_command(Options())
+    for name, value in OTHERS["options"].items():
+        line = judge_command(Options(**{name: value}))
+        assert (line == usual) == (name in NOT_IN_JUDGE), f"{name}: see _judge_words in report/reproduce.py"
+        with pytest.raises(BadInput, match="not found"):  # the options are accepted; there is no task.py
+            command.main([*shlex.split(line)[1:]], standalone_mode=False)
 
 
 def test_what_only_python_can_say_is_named(tmp_path: Path) -> None:

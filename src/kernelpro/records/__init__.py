@@ -7,7 +7,7 @@ from kernelpro.records import folders
 from kernelpro.records.account import AccountPart, PartKind
 from kernelpro.records.base import BadInput, InternalError, Record, digest
 from kernelpro.records.comparable import ComparableTimes
-from kernelpro.records.cpu_profile import CpuLoop, CpuProfile, CpuRun
+from kernelpro.records.cpu_profile import CpuInstructionKind, CpuLoop, CpuProfile, CpuRun
 from kernelpro.records.energy import Energy, EnergyWindow, Objective
 from kernelpro.records.graph import Graph, Node
 from kernelpro.records.interval import Interval
@@ -98,6 +98,7 @@ __all__ = [
     "Copy",
     "Cost",
     "CounterStatistics",
+    "CpuInstructionKind",
     "CpuLoop",
     "CpuProfile",
     "CpuRun",

@@ -6,9 +6,29 @@ lab/profile/cpu.py measures these records. None means that a value could not be 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kernelpro.records.base import Record
 
+CpuInstructionKind = Literal[
+    "scalar_float",
+    "vector_float",
+    "fma",
+    "double",
+    "convert",
+    "division",
+    "integer_division",
+    "load",
+    "store",
+    "gather",
+    "atomic",
+    "branch",
+    "call",
+]
+"""Kinds of CPU instructions; lab/profile/cpu_instructions.py assigns them. An instruction can have several
+kinds: `vdivpd` is `vector_float`, `division` and `double`, and also `load` if an operand is in memory.
+`convert` is a conversion between float and double. `gather` includes scatters, and loads and stores of one
+lane of a vector."""
 _USUAL_BITS = 256
 """Vector width that g++ and clang++ use by default on CPUs with 512-bit vectors."""
 
@@ -28,8 +48,8 @@ class MachineLoop(Record):
     """Identifies the outermost loop around this one in its function."""
     instructions: int = 0
     """Number of instructions."""
-    mix: dict[str, int] = field(default_factory=dict)
-    """Number of instructions by kind (lab/profile/cpu_code.py: KINDS)."""
+    mix: dict[CpuInstructionKind, int] = field(default_factory=dict)
+    """Number of instructions by kind."""
     bits: int = 0
     """Width of the vector arithmetic in bits; 0: scalar."""
     calls: dict[str, int] = field(default_factory=dict)
@@ -59,7 +79,7 @@ class MachineLoop(Record):
     indirect: int = 0
     """Memory accesses at an index that the loop loads from memory."""
 
-    def count(self, *kinds: str) -> int:
+    def count(self, *kinds: CpuInstructionKind) -> int:
         """The number of instructions of these kinds."""
         return sum(self.mix.get(kind, 0) for kind in kinds)
 
@@ -101,7 +121,7 @@ class CpuFunction(Record):
     """Address of the last instruction."""
     instructions: int = 0
     """Number of instructions."""
-    mix: dict[str, int] = field(default_factory=dict)
+    mix: dict[CpuInstructionKind, int] = field(default_factory=dict)
     """Number of instructions by kind."""
     calls: dict[str, int] = field(default_factory=dict)
     """Number of calls by function name."""

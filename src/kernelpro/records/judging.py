@@ -148,15 +148,13 @@ class Status(enum.StrEnum):
 Effort = Literal["quick", "normal", "full"]
 """How long a candidate is measured."""
 PER_CANDIDATE = {"per": "candidate"}
-"""Marks options that may differ between candidates of a prepared task."""
+"""Marks options that may differ between candidates of a prepared task. If another option differs, a worker
+prepares the task again."""
 
 
 @dataclass(frozen=True)
 class Options(Record):
-    """How a candidate is judged: how long it takes, and what is allowed.
-
-    A worker prepares the task again if an option of the preparation changes. Mark a new option
-    `PER_CANDIDATE` unless it affects the preparation."""
+    """How a candidate is judged: how long it takes, and what is allowed."""
 
     effort: Effort = field(default="normal", metadata=PER_CANDIDATE)
     """How long a candidate is measured. `quick`: seconds. `full`: more rounds, all baselines in each, and
@@ -308,9 +306,12 @@ class Measurement(Record):
     """The GPU after the measurement: `sm_mhz`, `memory_mhz`, `temperature_c`, `power_mw` and `throttle`
     (NVML's bit mask of throttle reasons)."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each stage of the judgement."""
+    """Duration of each stage of the judgement, and in `total`. Stages: `build`, `start`, `load`, `verify`,
+    `time`, `profile`, `energy`, `guards` and `sanitizer`. `build` is only the time that the judge waited:
+    builds run ahead of it."""
     preparation_seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each stage of the task's preparation."""
+    """The same for the preparation of the task: `load`, `oracle`, `ceilings`, `tolerance`, `probe`, and the
+    start and compilation of baselines."""
     machine_code: str = ""
     """Hash of the candidate's machine code."""
 

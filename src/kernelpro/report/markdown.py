@@ -94,39 +94,36 @@ def _steps(steps: Sequence[StepSummary]) -> str:
         ranked = sorted(steps, key=lambda s: (not s.on_path, s.comparable_ms or float("inf")))
         selected = sorted(ranked[:_MAX_STEPS], key=lambda s: s.number)
     has_energy = any(step.measured_energy for step in steps)
-    rows = []
-    for step in selected:
-        donor = f" and {step.donor}" if step.donor else ""
-        speedup = (
-            f"{step.speedup[step.hardest_baseline].value:.2f}x" if step.ms and step.hardest_baseline else ""
-        )
-        rows.append(
-            (
-                f"{step.number}{' **winner**' if step.is_winner else ''}",
-                f"{step.action} of {step.parent or 'reference'}{donor}",
-                step.author_name if step.author else "",
-                step.state,
-                speedup,
-                *(_energy_cells(step) if has_energy else ()),
-                {True: "yes", False: "no", None: ""}[step.confirmed],
-                step.plan or step.note,
-            )
-        )
-    energy = ("mJ per call", "energy") if has_energy else ()
-    table = _table(
-        ("step", "from", "by", "outcome", "speed-up in the search", *energy, "hypothesis confirmed", "plan"),
-        rows,
-    )
+    rows = [_step_cells(step, has_energy) for step in selected]
+    table = _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
     omitted = len(steps) - len(selected)
     return table + (f"\n\n{omitted} more in the HTML report." if omitted else "")
 
 
-def _energy_cells(step: StepSummary) -> tuple[str, str]:
+def _step_cells(step: StepSummary, has_energy: bool) -> dict[str, str]:
+    """The row of a step: its cells by the title of their column."""
+    donor = f" and {step.donor}" if step.donor else ""
+    speedup = step.speedup[step.hardest_baseline] if step.ms and step.hardest_baseline else None
+    return {
+        "step": f"{step.number}{' **winner**' if step.is_winner else ''}",
+        "from": f"{step.action} of {step.parent or 'reference'}{donor}",
+        "by": step.author_name if step.author else "",
+        "outcome": step.state,
+        "speed-up in the search": f"{speedup.value:.2f}x" if speedup else "",
+        **(_energy_cells(step) if has_energy else {}),
+        "hypothesis confirmed": {True: "yes", False: "no", None: ""}[step.confirmed],
+        "plan": step.plan or step.note,
+    }
+
+
+def _energy_cells(step: StepSummary) -> dict[str, str]:
     energy = step.measured_energy
     if energy is None:
-        return "", ""
-    joules = wording.format_millijoules(energy.joules["candidate"].value)
-    return joules, wording.format_energy_ratio(energy.ratio["energy"], energy.baseline)
+        return {"mJ per call": "", "energy": ""}
+    return {
+        "mJ per call": wording.format_millijoules(energy.joules["candidate"].value),
+        "energy": wording.format_energy_ratio(energy.ratio["energy"], energy.baseline),
+    }
 
 
 def _roles(roles: Mapping[str, Cost]) -> str:

@@ -1,4 +1,4 @@
-# defect: cpu_false_sharing | task: bins | static: yes | expect: 8x | summary: an atomic addition for every element
+# defect: cpu_false_sharing | task: bins | summary: an atomic addition for every element
 import torch.nn as nn
 
 from kernelpro import runtime

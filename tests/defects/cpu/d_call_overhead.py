@@ -1,4 +1,4 @@
-# defect: cpu_call_overhead | task: row_dot | static: no | expect: 20x | summary: a native call from Python for every row
+# defect: cpu_call_overhead | task: row_dot | summary: a native call from Python for every row
 import torch.nn as nn
 
 from kernelpro import runtime

@@ -1,4 +1,4 @@
-# defect: cpu_dependency_chain | task: row_dot | static: yes | expect: 2x | summary: one running sum a row
+# defect: cpu_dependency_chain | task: row_dot | summary: one running sum a row
 import torch.nn as nn
 
 from kernelpro import runtime

@@ -1,4 +1,4 @@
-# defect: cpu_divisions | task: standardise | static: yes | expect: 2x | summary: three divisions by constants of the channel
+# defect: cpu_divisions | task: standardise | summary: three divisions by constants of the channel
 import torch
 import torch.nn as nn
 

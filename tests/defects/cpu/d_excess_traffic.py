@@ -1,4 +1,4 @@
-# defect: cpu_excess_traffic | task: affine | static: no | expect: 2x | summary: four passes over memory
+# defect: cpu_excess_traffic | task: affine | summary: four passes over memory
 import torch
 import torch.nn as nn
 

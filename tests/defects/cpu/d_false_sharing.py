@@ -1,4 +1,4 @@
-# defect: cpu_false_sharing | task: bins | static: no | expect: 2x | summary: threads' parts side by side
+# defect: cpu_false_sharing | task: bins | summary: threads' parts side by side
 import torch.nn as nn
 
 from kernelpro import runtime

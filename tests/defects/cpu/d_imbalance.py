@@ -1,4 +1,4 @@
-# defect: cpu_imbalance | task: lower_product | static: no | expect: 1.5x | summary: growing rows in equal blocks
+# defect: cpu_imbalance | task: lower_product | summary: growing rows in equal blocks
 import torch
 import torch.nn as nn
 

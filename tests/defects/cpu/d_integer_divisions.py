@@ -1,4 +1,4 @@
-# defect: cpu_divisions | task: affine | static: yes | expect: 3x | summary: a remainder for every element
+# defect: cpu_divisions | task: affine | summary: a remainder for every element
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# defect: cpu_page_faults | task: weighted_norm | static: no | expect: 4x | summary: a large temporary at every call
+# defect: cpu_page_faults | task: weighted_norm | summary: a large temporary at every call
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# defect: cpu_parallel_overhead | task: affine | static: no | expect: 1.2x | summary: a parallel region for each row
+# defect: cpu_parallel_overhead | task: affine | summary: a parallel region for each row
 import torch
 import torch.nn as nn
 

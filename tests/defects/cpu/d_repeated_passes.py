@@ -1,4 +1,4 @@
-# defect: cpu_repeated_passes | task: layernorm | static: no | expect: 1.2x | summary: three loops over a row, and memory rests during two
+# defect: cpu_repeated_passes | task: layernorm | summary: three loops over a row, and memory rests during two
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# defect: cpu_scalar_code | task: silu | static: yes | expect: 3x | summary: a check for NaN leaves the loop
+# defect: cpu_scalar_code | task: silu | summary: a check for NaN leaves the loop
 import torch
 import torch.nn as nn
 

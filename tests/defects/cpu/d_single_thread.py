@@ -1,4 +1,4 @@
-# defect: cpu_single_thread | task: silu | static: no | expect: 2x | summary: no parallel region
+# defect: cpu_single_thread | task: silu | summary: no parallel region
 import torch
 import torch.nn as nn
 

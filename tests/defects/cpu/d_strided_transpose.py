@@ -1,4 +1,4 @@
-# defect: cpu_strided_access | task: transpose_add | static: yes | expect: 2x | summary: a matrix read down its columns
+# defect: cpu_strided_access | task: transpose_add | summary: a matrix read down its columns
 import torch
 import torch.nn as nn
 

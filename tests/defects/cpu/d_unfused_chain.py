@@ -1,4 +1,4 @@
-# defect: cpu_unfused_chain | task: affine | static: no | expect: 3x | summary: four operators of torch, each a pass over memory
+# defect: cpu_unfused_chain | task: affine | summary: four operators of torch, each a pass over memory
 import torch
 import torch.nn as nn
 

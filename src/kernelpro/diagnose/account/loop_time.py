@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kernelpro.records import CpuLoop, CpuProfile, Profile
+from kernelpro.records import CpuInstructionKind, CpuLoop, CpuProfile, Profile
 
 _LoopKey = tuple[str, str, int]
 _MIN_INSIDE = 0.25
@@ -16,7 +16,7 @@ _HOT = 0.08
 _ISSUED = 0.8
 """Arithmetic rate of a vector loop over that of a matrix product. Measured on two ARM cores: 0.79 to 0.86 (an
 exponential, two clamps)."""
-_AVOIDABLE = ("double", "convert", "integer_division", "atomic")
+_AVOIDABLE: tuple[CpuInstructionKind, ...] = ("double", "convert", "integer_division", "atomic")
 """Kinds of instructions that good code has outside its hot loops, or not at all."""
 
 

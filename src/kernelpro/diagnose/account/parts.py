@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelpro.records import AccountPart, PartKind
+from kernelpro.records import AccountPart, PartKind, Target
 
 _MIN_SHARE, _MAX_ROWS, _MAX_PLACES = 0.03, 8, 2
 """Limits of a summary: the smallest share with a row of its own, the rows, the source lines per row."""
@@ -20,6 +20,8 @@ class PartText:
     """How the figure may be wrong."""
     advice: tuple[str, ...] = ()
     """What usually removes it; best first."""
+    targets: tuple[Target, ...] = ("cuda",)
+    """The targets whose accounts have this part."""
 
 
 _UTILIZATION = "assumes that good kernels reach 80 to 95 % of the unit's peak"
@@ -32,14 +34,20 @@ _OVERLAP = (
     "raise occupancy: fewer registers or less shared memory per block",
 )
 
+_CPU: tuple[Target, ...] = ("cpu",)
+_BOTH: tuple[Target, ...] = ("cuda", "cpu")
+
 PARTS: dict[PartKind, PartText] = {
     "floor": PartText(
-        "the floor", "follows from the measured ceilings of the device, known to a few percent"
+        "the floor",
+        "follows from the measured ceilings of the device, known to a few percent",
+        targets=_BOTH,
     ),
     "host": PartText(
         "host: Python, launches, synchronization",
         "on a GPU, idle time before and after a call's kernels; other load on the host adds to it",
         ("make fewer launches: fuse kernels, or capture them in a CUDA graph",),
+        targets=_BOTH,
     ),
     "gaps": PartText(
         "device idle between kernels",
@@ -114,8 +122,9 @@ PARTS: dict[PartKind, PartText] = {
     ),
     "double_precision": PartText(
         "double precision",
-        _MIX,
+        f"on a GPU, {_MIX}; on a CPU, {_SAMPLES}",
         ("use float literals (1.0f) and float functions (expf)",),
+        targets=_BOTH,
     ),
     "matrix_instructions": PartText(
         "matrix instructions below the tensor cores' best rate",
@@ -201,47 +210,58 @@ PARTS: dict[PartKind, PartText] = {
         "torch operators",
         _SAMPLES,
         ("write them as part of your own loop: one pass over the data",),
+        targets=_CPU,
     ),
     "operating_system": PartText(
         "the operating system: page faults",
         "system time as a share of the CPU time of the calls",
         ("allocate buffers once and reuse them",),
+        targets=_CPU,
     ),
     "idle_cores": PartText(
         "idle cores",
         "compares the busiest thread's work with that of all threads",
         ("parallelize the outer loop with OpenMP, in equal parts",),
+        targets=_CPU,
     ),
     "thread_coordination": PartText(
         "OpenMP overhead: starting threads, waiting, locks",
         "time of the busiest thread in the OpenMP runtime; other load on the machine adds to it",
         ("enter one parallel region around all loops, with few large pieces of work",),
+        targets=_CPU,
     ),
     "math_functions": PartText(
         "scalar calls of libm",
         _SAMPLES,
         ("use a vectorized inline implementation",),
+        targets=_CPU,
     ),
     "scalar_code": PartText(
         "scalar loops",
         _SAMPLES,
         ("let the compiler vectorize: contiguous accesses, __restrict, `#pragma omp simd`",),
+        targets=_CPU,
     ),
     "strided_access": PartText(
         "loops with strided accesses",
         _SAMPLES,
         ("swap the loops, so that the inner one reads contiguous memory; else block the loops",),
+        targets=_CPU,
     ),
     "indirect_access": PartText(
         "loops that access memory through an index table",
         _SAMPLES,
         ("reorder the data once, so that the inner loop is contiguous",),
+        targets=_CPU,
     ),
-    "divisions": PartText("integer divisions", _SAMPLES, ("divide outside the loop",)),
+    "divisions": PartText(
+        "loops with integer divisions", _SAMPLES, ("divide outside the loop",), targets=_CPU
+    ),
     "dependency_chains": PartText(
         "chains of dependent additions",
         _SAMPLES,
         ("sum into several independent accumulators",),
+        targets=_CPU,
     ),
     "vector_code": PartText(
         "vector loops, beyond the floor",
@@ -250,8 +270,9 @@ PARTS: dict[PartKind, PartText] = {
             "do less arithmetic per element, or pass over the data fewer times",
             "prefetch, and keep several independent rows in flight",
         ),
+        targets=_CPU,
     ),
-    "native_code": PartText("other native code", _SAMPLES),
+    "native_code": PartText("other native code", _SAMPLES, targets=_CPU),
 }
 """By kind of part."""
 

@@ -14,14 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from kernelpro.lab.profile.cpu_instructions import CpuInstruction, registers
-from kernelpro.records.cpu_profile import CpuFunction, MachineLoop
+from kernelpro.records.cpu_profile import CpuFunction, CpuInstructionKind, MachineLoop
 
-KINDS = (
-    *("scalar_float", "vector_float", "fma", "double", "convert", "division", "integer_division"),
-    *("load", "store", "gather", "atomic", "branch", "call"),
-)
 FAR_BYTES = 1024
 """An access with at least this stride counts as strided. Rows of a tile in cache are shorter. Rows of a
 matrix in memory are longer, and hardware prefetchers cannot follow them, because they stay within a page."""
@@ -106,10 +103,10 @@ def _count_calls(instructions: Iterable[CpuInstruction]) -> dict[str, int]:
     return dict(Counter(filter(None, map(callee, instructions))))
 
 
-def count_kinds(body: Iterable[CpuInstruction]) -> dict[str, int]:
+def count_kinds(body: Iterable[CpuInstruction]) -> dict[CpuInstructionKind, int]:
     """Count instructions by kind."""
     counts = Counter(kind for instruction in body for kind in instruction.kinds)
-    return {kind: counts[kind] for kind in KINDS if counts[kind]}
+    return {kind: counts[kind] for kind in get_args(CpuInstructionKind) if counts[kind]}
 
 
 def callee(instruction: CpuInstruction) -> str:

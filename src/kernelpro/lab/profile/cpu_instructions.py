@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from kernelpro.records.cpu_profile import CpuInstructionKind
+
 _ARM_FLOAT = re.compile(
     r"f(add|sub|n?mul|mla|mls|n?madd|n?msub|div|sqrt|maxn?m?|minn?m?|abs|abd|neg|cm\w+|rint\w|recp\w|rsqrt\w|addp|maxn?mp|minn?mp|cvtz\w)"
 )
@@ -50,13 +52,13 @@ class CpuInstruction:
     arm: bool = True
 
     @cached_property
-    def kinds(self) -> frozenset[str]:
-        """All applicable kinds of cpu_code.KINDS."""
+    def kinds(self) -> frozenset[CpuInstructionKind]:
+        """All kinds that apply."""
         return frozenset(self._arm_kinds() if self.arm else self._x86_kinds())
 
-    def _arm_kinds(self) -> set[str]:
+    def _arm_kinds(self) -> set[CpuInstructionKind]:
         name, text = self.name, " ".join(self.operands)
-        kinds: set[str] = set()
+        kinds: set[CpuInstructionKind] = set()
         if name in ("bl", "blr"):
             return {"atomic", "call"} if "<__aarch64_" in text else {"call"}
         if _ARM_BRANCH.fullmatch(name):
@@ -86,9 +88,9 @@ class CpuInstruction:
                 kinds.add("gather")
         return kinds
 
-    def _x86_kinds(self) -> set[str]:
+    def _x86_kinds(self) -> set[CpuInstructionKind]:
         name, text = self.name, " ".join(self.operands)
-        kinds: set[str] = set()
+        kinds: set[CpuInstructionKind] = set()
         if name == "call":
             return {"call"}
         if name.startswith("j"):
