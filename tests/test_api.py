@@ -141,6 +141,14 @@ def test_what_was_changed_after_it_was_defined_is_found_out(tmp_path: Path) -> N
             "inputs: give a list of the arguments of a call, not a Tensor",
         ),
         (
+            lambda: api.load_task(Quantised()),
+            r"missing a required argument: 'x'; give the arguments of forward\(x\)",
+        ),
+        (
+            lambda: api.load_task(Quantised(), [torch.randn(4, 64), 2]),
+            r"inputs: too many positional arguments; give the arguments of forward\(x\)",
+        ),
+        (
             lambda: api.judge(Quantised(), [], [torch.randn(4, 64)], target="gpu"),
             "target 'gpu': use 'cuda' or 'cpu'",
         ),  # type: ignore[arg-type]

@@ -139,7 +139,8 @@ def _check_file(task: Task, path: str | Path) -> Task:
     names = _names(tree)
     if not {task.entry, "*"} & names:
         classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-        hint = f"to use {classes[-1]}: {path}:{classes[-1]}" if classes else "define one"
+        several = f"its classes are {', '.join(classes)}; " if len(classes) > 1 else ""
+        hint = f"{several}to use {classes[-1]}: {path}:{classes[-1]}" if classes else "define one"
         raise BadInput(f"task {task.name}: no class {task.entry} in {path}; {hint}")
     if not {"get_inputs", "*"} & names:
         raise BadInput(

@@ -69,6 +69,11 @@ def test_what_cannot_be_done_is_one_line_and_no_run_is_begun(
     ("text", "more", "message"),
     [
         ("import torch\n", (), "no class Model in task.py"),
+        (
+            "class A: ...\nclass B: ...\n",
+            (),
+            "no class Model in task.py; its classes are A, B; to use B: task.py:B",
+        ),
         ("class Model: ...\n", (), "no function get_inputs in task.py"),
         ((BAD / "task.py").read_text(), ("--shape", "rows=3"), "rows is neither a parameter of get_inputs"),
     ],

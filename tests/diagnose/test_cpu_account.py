@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kernelpro.diagnose import runner
 from kernelpro.diagnose.account.cpu import effective_threads, system_share
 from kernelpro.diagnose.account.loop_time import arithmetic_ms, with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
@@ -40,6 +41,11 @@ def profile(cpu: CpuProfile, time_ms: float = 10.0, floor_ms: float = 1.0) -> Pr
         precision="fp32",
         cpu=cpu,
     )
+
+
+def test_unexplained_time_of_the_host_gets_advice_for_a_cpu() -> None:
+    (finding,) = runner.diagnose(profile(CpuProfile(2, 256)), []).findings
+    assert finding.claims == ("host",) and "Python" in finding.advice[0] and "CUDA" not in str(finding)
 
 
 def test_a_loop_around_another_has_what_the_inner_one_leaves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from elsewhere import LAYERNORM, SELF_TEST, Elsewhere, candidate, fewer_rows, task
 
+import kernelpro
 from kernelpro.engine.export import (
     Winner,
     module_file_name,
@@ -198,6 +200,39 @@ def test_the_winner_of_a_run(tmp_path: Path, elsewhere: Elsewhere, quick_judge: 
     assert "speed-up over eager_fp32: " in said and "tolerance" in said
     (elsewhere.folder / "kernel.py").write_text(text)
     elsewhere.passes(SELF_TEST)
+
+
+# --- exported files as input ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["", "from __future__ import annotations\n"])
+@pytest.mark.parametrize("native", [True, False])
+def test_an_exported_file_is_judged_as_the_kernel_in_it(
+    native: bool, head: str, elsewhere: Elsewhere
+) -> None:
+    own = (LAYERNORM / "cpp_fused.py").read_text() if native else candidate()
+    text = elsewhere.put(task(), head + own)
+    kernel = Candidate.from_file(elsewhere.folder / "kernel.py").source
+    assert "_EXPORT" in text and "_EXPORT" not in kernel
+    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+    found = [node for node in ast.parse(kernel).body if isinstance(node, ast.ClassDef)]
+    assert [ast.dump(node) for node in found] == [ast.dump(classes["ModelNew"])]
+    assert found[-1].lineno == classes["ModelNew"].lineno
+    assert kernel.startswith(head)
+    compile(kernel, "kernel.py", "exec")
+
+
+def test_a_module_of_an_exported_file_patches_a_model(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere.put(task(), candidate())
+    monkeypatch.syspath_prepend(elsewhere.folder)
+    monkeypatch.delitem(sys.modules, "kernel", raising=False)
+    import kernel  # type: ignore[import-not-found]
+
+    model, x = torch.nn.Sequential(kernel.OptimizedModel._kernelpro_base(2)), torch.randn(16, 8)
+    patch = kernelpro.patch(model, {"0": kernel.OptimizedModel(2)}, (x,))
+    assert torch.equal(model[0].scale, patch.modules["0"].scale) and patch.stats["0"].kernel == 1, patch
 
 
 # --- packages and readability ----------------------------------------------------------------------------

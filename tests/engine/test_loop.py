@@ -441,6 +441,16 @@ def passed(ms: float, faster: str) -> Verdict:
     )  # type: ignore[arg-type]
 
 
+def test_a_leader_that_loses_in_the_final_judging_is_named() -> None:
+    judge = Judged(step_5=passed(2.0, "yes"), step_6=passed(1.0, "yes"))
+    leaders = [Step(5, 0, "seed", verdict=passed(0.5, "yes")), Step(6, 0, "seed", verdict=passed(1.0, "yes"))]
+    final = FinalJudging("done", judge, config(), ComparableTimes())
+    outcome = asyncio.run(final.decide(leaders, []))
+    assert outcome.best == 6 and outcome.notes[0].startswith("step 5 led step 6 in the search, where it was ")
+    reversed_order = asyncio.run(final.decide(leaders[::-1], []))
+    assert reversed_order.best == 6 and not reversed_order.notes
+
+
 @pytest.mark.parametrize(
     ("leader", "asked", "best"),
     [

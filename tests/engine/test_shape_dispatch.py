@@ -10,7 +10,17 @@ from elsewhere import SELF_TEST, Elsewhere, candidate, task
 
 from kernelpro.engine.export import Winner, package_files, standalone_file
 from kernelpro.engine.shape_dispatch import choose_by_shape, specialists
-from kernelpro.records import ComparableTimes, Interval, Shape, ShapeTimes, Status, Step, Verdict
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    ComparableTimes,
+    Interval,
+    Shape,
+    ShapeTimes,
+    Status,
+    Step,
+    Verdict,
+)
 from kernelpro.records.shapes import mean_times, total_speedup
 
 MEASURED = ComparableTimes()
@@ -75,6 +85,8 @@ def test_an_export_has_a_kernel_for_each_shape(elsewhere: Elsewhere) -> None:
     assert other != one
     winner = Winner(several, one, None, {"target": "cpu"}, (one, other))
     (elsewhere.folder / "kernel.py").write_text(standalone_file(winner))
+    with pytest.raises(BadInput, match="an export with one kernel for each shape"):
+        Candidate.from_file(elsewhere.folder / "kernel.py")
     output = elsewhere.passes(SELF_TEST)
     assert output.count("shape 1, seed") == output.count("shape 2, seed") == 3
     files = package_files(winner, "two_kernels")

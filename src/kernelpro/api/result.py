@@ -105,8 +105,9 @@ class OptimizationResult:
         lines = [wording.describe_winner(self.verdict, self.outcome.best, self.author)]
         speedups = [f"{name} {wording.format_speedup(ratio)}" for name, ratio in self.speedups.items()]
         lines.append(f"  over each baseline: {', '.join(speedups)}")
-        details = (*wording.describe_shapes(self.verdict), wording.describe_unseen(self.verdict))
+        details = (*wording.describe_shapes(self.verdict), wording.describe_unseen(self.verdict, True))
         lines += [f"  {line}" for line in details if line]
+        lines += [f"  note: {note}" for note in self.outcome.notes]
         if self.report:
             lines.append(f"  report: {self.report}")
         return "\n".join(lines)

@@ -173,7 +173,8 @@ class Display:
             print(f"  {why}")
         speedups = ", ".join(f"{name} {wording.format_speedup(x)}" for name, x in verdict.speedup.items())
         print(f"  over each baseline: {speedups}")
-        for line in filter(None, (*wording.describe_shapes(verdict), wording.describe_unseen(verdict))):
+        details = (*wording.describe_shapes(verdict), wording.describe_unseen(verdict, of_winner=True))
+        for line in filter(None, details):
             print(f"  {line}")
         if verdict.of_floor:
             print(f"  floor {verdict.floor_ms:.4f} ms ({format_share(verdict.of_floor)} reached)")

@@ -81,18 +81,20 @@ def _judge(jobs: list[Job], options: JudgeOptions) -> tuple[list[Verdict], list[
     console, paths = Console(stderr=True), options.candidates
     verdicts: list[Verdict] = []
     errors: list[BadInput] = []
-    last_line = time.monotonic()
+    last_line, last_time = "", time.monotonic()
     with open_pool(options) as pool, console.status("starting") as status:
         if not console.is_terminal:
             status.stop()
 
         def show_progress(progress: Progress) -> None:
-            nonlocal last_line
+            nonlocal last_line, last_time
             line = f"{paths[int(progress.job)]}: {progress.stage}"
             if console.is_terminal:
                 status.update(line)
-            elif not options.json and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = time.monotonic()
+            elif options.json or line == last_line:
+                pass
+            elif time.monotonic() - last_time > _SECONDS_BETWEEN_LINES:
+                last_line, last_time = line, time.monotonic()
                 print(line, file=sys.stderr, flush=True)
 
         answers: list[Future[Result]] = [pool.submit(job, show_progress) for job in jobs]

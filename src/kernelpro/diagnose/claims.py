@@ -129,7 +129,7 @@ def unexplained(
     lines = dict.fromkeys(
         line for part in account.parts if part.part in top and part.ms for line in part.lines[:1]
     )
-    advice = dict.fromkeys(text for kind in top for text in PARTS[kind].advice[:1])
+    advice = dict.fromkeys(text for kind in top for text in PARTS[kind].advice_for(profile.target)[:1])
     factor = 1 / (1 - _AVOIDABLE * share)
     return Finding(
         UNEXPLAINED,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelpro.dropin.module import FallbackWarning, OptimizedModule, Stats, optimize_module, problem_with
+from kernelpro.dropin.module import FallbackWarning, OptimizedModule, Stats, problem_with
 from kernelpro.dropin.spec import relative_error
 
 
@@ -80,7 +80,7 @@ def patch_model(
             patch.skipped[name] = reason
             continue
         if id(module) not in optimized:
-            optimized[id(module)] = optimize_module(module, factories, strict)
+            optimized[id(module)] = type(template).from_module(module, strict)
         patch._replace(name, optimized[id(module)])
     if not patch.modules:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in patch.skipped.items())
@@ -100,8 +100,10 @@ def _matches(model: torch.nn.Module, replacements: Mapping[str, Any]) -> dict[st
     if not isinstance(replacements, Mapping):
         raise PatchError('give a dict of names and optimized modules, such as {"layers.*": result.module()}')
     for pattern, template in replacements.items():
-        if not isinstance(template, OptimizedModule):
-            raise PatchError(f"{pattern}: give an optimized module, such as result.module()")
+        if not hasattr(type(template), "_kernelpro_factories"):  # a file has an OptimizedModule of its own
+            raise PatchError(
+                f"{pattern}: give an optimized module: result.module(), or an instance of an exported class"
+            )
         if not pattern:
             raise PatchError(
                 "the pattern is empty: to replace the whole model, use result.module() instead of it"
@@ -114,7 +116,8 @@ def _matches(model: torch.nn.Module, replacements: Mapping[str, Any]) -> dict[st
             and all(fnmatch.fnmatchcase(own, part) for own, part in zip(name.split("."), parts, strict=True))
         ]
         if not matching:
-            raise PatchError(f"{pattern}: no such module; the model has {', '.join(names[:12])}, ...")
+            listed = ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])])
+            raise PatchError(f"{pattern}: no such module; the model has {listed}")
         found |= dict.fromkeys(matching, template)
     return found
 

@@ -52,11 +52,23 @@ class FinalJudging:
             own_code = f"{authors[best]}'s own code (step {best})"
             notes += (f"the winner is {own_code}: no other candidate is {better}",)
         if self.verdicts[best].faster == "no":
-            reason = self.verdicts[best].reason.removeprefix("correct; ")
-            notes += (f"the winner is {reason}: keep that baseline",)
+            notes += (f"the winner is {_describe(self.verdicts[best])}: keep that baseline",)
+        if self.config.objective == "speed":
+            notes += self._overtaken(leaders, best)
         notes += objective.notes(self.config, self.times, self._passed(), best)
         by_shape, verdict = choose_by_shape(self.times, self._passed(), best)
         return Outcome(self.reason, best, verdict, tuple(self.verdicts), notes, by_shape=by_shape)
+
+    def _overtaken(self, leaders: list[Step], best: int) -> tuple[str, ...]:
+        """Notes on the leaders, best first, that were ahead of the winner in the search."""
+        numbers = [step.number for step in leaders]
+        ahead = leaders[: numbers.index(best)] if best in numbers else []
+        return tuple(
+            f"step {step.number} led step {best} in the search, where it was {_describe(step.verdict)}; "
+            f"in the final judging it was {_describe(self.verdicts[step.number])}"
+            for step in ahead
+            if step.verdict and self.verdicts[step.number].status is Status.PASSED
+        )
 
     async def _judge(self, steps: list[Step]) -> None:
         """Judge steps. All jobs are submitted at once, because a round trip to a remote pool may be slow."""
@@ -68,3 +80,8 @@ class FinalJudging:
 
     def _best(self) -> int | None:
         return objective.best(self.config, self.times, self._passed())
+
+
+def _describe(verdict: Verdict) -> str:
+    """What a passed verdict says about the speed, as in `faster than compile (1.8x)`."""
+    return verdict.reason.removeprefix("correct; ")

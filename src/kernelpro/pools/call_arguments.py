@@ -23,11 +23,26 @@ def positional_sets(function: Any, input_sets: Sequence[Any]) -> tuple[list[list
     for inputs in input_sets:
         is_named = isinstance(inputs, Mapping)
         values, keyword_only = as_positional(function, inputs) if is_named else (list(inputs), [])
+        if not is_named:
+            _check_positional(function, values)
         positional.append(values)
         names.append(keyword_only)
     if any(other != names[0] for other in names) or len({len(values) for values in positional}) > 1:
         raise BadInput("inputs: all shapes must give the same arguments")
     return positional, names[0]
+
+
+def _check_positional(function: Any, values: list[Any]) -> None:
+    """Raise BadInput if a function cannot be called with these positional arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function in C
+        return
+    try:
+        signature.bind(*values)
+    except TypeError as error:
+        called = f"{getattr(function, '__name__', 'the function')}({', '.join(signature.parameters)})"
+        raise BadInput(f"inputs: {error}; give the arguments of {called}, such as inputs=(x,)") from None
 
 
 def as_positional(function: Any, named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:

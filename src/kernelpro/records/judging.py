@@ -103,8 +103,31 @@ class Candidate(Record):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a candidate. It gets the name of the file."""
-        return cls(source=read_source(path, "candidate"), name=Path(path).name)
+        """Read a candidate. It gets the name of the file. Of an exported file, read the kernel in it."""
+        text = read_source(path, "candidate")
+        return cls(source=_kernel_in_export(text, path) or text, name=Path(path).name)
+
+
+_EXPORT = re.compile(
+    r'\A"""[^\n]*, judged by KernelPro, as a drop-in module\.\n.*?'
+    r"(?P<future>(?:^from __future__ [^\n]*\n)*)\s*(?:^# --- modules .*?)?"
+    r"^# --- the winner: [^\n]*\n(?P<kernel>.*?)^# --- the reference -[^\n]*\n(?P<rest>.*)",
+    re.DOTALL | re.MULTILINE,
+)
+"""A file that `kernelpro export` has written (`engine/export.py`)."""
+
+
+def _kernel_in_export(text: str, path: str | Path) -> str:
+    """The source of the kernel in an exported file, on the same lines; empty for other files."""
+    match = _EXPORT.match(text)
+    if match is None:
+        return ""
+    if "\n_EXPORT_OTHER_KERNELS = {}\n" not in match["rest"]:
+        raise BadInput(
+            f"candidate {path}: an export with one kernel for each shape; copy the one to judge to a file"
+        )
+    future = "; ".join(match["future"].splitlines())
+    return future + "\n" * text.count("\n", 0, match.start("kernel")) + match["kernel"]
 
 
 def read_source(path: str | Path, what: str) -> str:

@@ -140,8 +140,8 @@ def _summarize_run(run: _RunData) -> RunSummary:
 
 
 def _unseen_sentence(verdict: Verdict) -> str:
-    text = wording.describe_unseen(verdict)
-    return f"is {text}" if text.startswith("also") else text.rstrip(".")
+    text = wording.describe_unseen(verdict, of_winner=True)
+    return f"is {text}" if text.startswith("also") else text
 
 
 def _summarize_verdict(run: _RunData) -> VerdictSummary:

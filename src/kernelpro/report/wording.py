@@ -266,14 +266,16 @@ def describe_floor(verdict: Verdict) -> str:
     return f"{text} ({format_share(verdict.of_floor)} of it is reached)."
 
 
-def describe_unseen(verdict: Verdict) -> str:
-    """Whether the kernel is correct for a batch size that the task does not name; empty if not tried."""
+def describe_unseen(verdict: Verdict, of_winner: bool = False) -> str:
+    """Whether the kernel is correct for a batch size that the task does not name; empty if not tried.
+    `of_winner`: add what its drop-in module does there."""
     unseen = verdict.unseen_shape
     if unseen is None:
         return ""
     if unseen.passed:
         return f"also right for batch {unseen.batch}"
-    return f"fails outside its shape: batch {unseen.batch}: {unseen.reason}"
+    drop_in = "; its drop-in module runs the reference there" if of_winner else ""
+    return f"fails outside its shape: batch {unseen.batch}: {unseen.reason.rstrip('.')}{drop_in}"
 
 
 def describe_shapes(verdict: Verdict) -> list[str]:
@@ -317,7 +319,9 @@ def format_energy_ratio(ratio: Interval, baseline: str) -> str:
 
 
 def describe_cost(cost: Cost) -> str:
-    """Dollars, tokens and calls."""
+    """Dollars, tokens and calls of models."""
+    if not cost.calls and not cost.dollars:
+        return "no model calls"
     return f"${cost.dollars:.3f}, {cost.tokens_in} tokens in, {cost.tokens_out} out, {cost.calls} calls"
 
 

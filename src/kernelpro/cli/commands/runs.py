@@ -61,7 +61,13 @@ class ExportOptions(RunsDirOptions):
     step: Annotated[int | None, typer.Option(help="The step to export; default: the winner.")] = None
     out: Annotated[
         str | None,
-        option("File or folder to write; default: RUN.py or RUN.", OUTPUT, "--out", "-o", metavar="PATH"),
+        option(
+            "File or folder to write; default: RUN.py or RUN, with _ for - so that Python can import it.",
+            OUTPUT,
+            "--out",
+            "-o",
+            metavar="PATH",
+        ),
     ] = None
     package: Annotated[
         bool,

@@ -20,8 +20,14 @@ class PartText:
     """How the figure may be wrong."""
     advice: tuple[str, ...] = ()
     """What usually removes it; best first."""
+    cpu_advice: tuple[str, ...] = ()
+    """The advice on a CPU, where it differs."""
     targets: tuple[Target, ...] = ("cuda",)
     """The targets whose accounts have this part."""
+
+    def advice_for(self, target: str) -> tuple[str, ...]:
+        """What usually removes it on this kind of device; best first."""
+        return self.cpu_advice or self.advice if target == "cpu" else self.advice
 
 
 _UTILIZATION = "assumes that good kernels reach 80 to 95 % of the unit's peak"
@@ -47,6 +53,7 @@ PARTS: dict[PartKind, PartText] = {
         "host: Python, launches, synchronization",
         "on a GPU, idle time before and after a call's kernels; other load on the host adds to it",
         ("make fewer launches: fuse kernels, or capture them in a CUDA graph",),
+        ("do less in Python in forward: call native code once, and prepare parameters in the constructor",),
         targets=_BOTH,
     ),
     "gaps": PartText(
