@@ -126,9 +126,9 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
     baselines.call = lambda name, inputs, sealed, prelaunch: Sample(0.2, 0.4, sealed, proven=True)
     race = RoundRunner(bench, baselines, lambda outputs, seed, name: Accuracy())
     race.prelaunch, race._is_throttled = True, lambda: False  # type: ignore[method-assign]
-    race._call = lambda participant, seed, sealed=False, distribution="": Sample(
+    race._call = lambda participant, seed, sealed=False, distribution="": Sample(  # type: ignore[method-assign]
         0.1, 0.3, sealed, proven=True
-    )  # type: ignore[method-assign]
+    )
     rounds = Rounds()
     race._run_pass(child, rounds, ["burst"] * 3, list(range(24)), lambda: None)  # type: ignore[arg-type]
     assert race.burst_skip_reason == reason and child.asked == (1 if reason else 3)
