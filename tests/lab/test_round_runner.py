@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -56,6 +57,17 @@ def test_however_early_rounds_end_there_are_some_of_all_kinds(warm_ms: float, ki
             found = Counter(drawn[:made])
             assert found["single"] == found["queued"] == 2 * made // kinds
             assert found["burst"] == (made // kinds if kinds == 5 else 0)
+
+
+def test_unusual_inputs_are_verified_at_secret_places_in_both_halves() -> None:
+    bench: Any = SimpleNamespace(new_seed=lambda: 1, secret=random.Random(1))
+    halves = [[(1, "spikes"), (2, "x3")], [(3, "spikes")]]
+    race = RoundRunner(bench, SimpleNamespace(), lambda outputs, seed, name: None, halves)  # type: ignore[arg-type,return-value]
+    drawn = [race._place_unusual(15) for _ in range(50)]
+    for places in drawn:
+        first, second = (list(itertools.chain(*half)) for half in (places[:7], places[7:]))
+        assert sorted(first) == halves[0] and second == halves[1]
+    assert {number for places in drawn for number, inputs in enumerate(places) if inputs} == set(range(15))
 
 
 class Lending:
@@ -114,7 +126,9 @@ def test_why_a_candidate_has_no_bursts(child: Lending, reason: str, monkeypatch:
     baselines.call = lambda name, inputs, sealed, prelaunch: Sample(0.2, 0.4, sealed, proven=True)
     race = RoundRunner(bench, baselines, lambda outputs, seed, name: Accuracy())
     race.prelaunch, race._is_throttled = True, lambda: False  # type: ignore[method-assign]
-    race._call = lambda participant, seed, sealed=False: Sample(0.1, 0.3, sealed, proven=True)  # type: ignore[method-assign]
+    race._call = lambda participant, seed, sealed=False, distribution="": Sample(  # type: ignore[method-assign]
+        0.1, 0.3, sealed, proven=True
+    )
     rounds = Rounds()
     race._run_pass(child, rounds, ["burst"] * 3, list(range(24)), lambda: None)  # type: ignore[arg-type]
     assert race.burst_skip_reason == reason and child.asked == (1 if reason else 3)
@@ -168,7 +182,7 @@ def test_who_seems_to_have_a_head_start_is_timed_again_without_being_launched_ah
     )
     baselines.excess_protocol_ms = lambda prelaunched: {}
     race = Told(bench, baselines, lambda outputs, seed, name: Accuracy())
-    race._call = lambda participant, seed, sealed=False: Sample(1.0, 1.5, sealed)  # type: ignore[method-assign]
+    race._call = lambda participant, seed, sealed=False, distribution="": Sample(1.0, 1.5, sealed)  # type: ignore[method-assign]
     participant: Any = SimpleNamespace(can_prelaunch=True, buffer_sets=1)
     baselines.participant = participant
     rounds, _ = race.run(participant, Accuracy(), lambda: None)

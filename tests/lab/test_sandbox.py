@@ -16,7 +16,7 @@ from kernelpro.lab.sandbox import process as process_module
 from kernelpro.lab.sandbox import procfs
 from kernelpro.lab.sandbox.launcher import LEVELS, SandboxLauncher
 from kernelpro.lab.sandbox.memory import Region
-from kernelpro.lab.sandbox.process import CannotStart, ResourceLimits, SandboxedProcess
+from kernelpro.lab.sandbox.process import CannotStart, ResourceLimits, SandboxedProcess, place_threads
 from kernelpro.lab.sandbox.wire import ChannelClosed
 
 LIMITS = ResourceLimits(8 << 30, address_space=True)
@@ -335,3 +335,18 @@ result = faults[-1]
     )
     process.kill()
     assert int(result) < 5, "24 MB are 12 large pages, or 6,000 small ones"
+
+
+@pytest.mark.parametrize(
+    ("used", "places"),
+    [
+        ({1: 9, 2: 9}, {1: 0, 2: 1}),
+        ({1: 1, 2: 9, 3: 9}, {1: 0, 2: 1, 3: 0}),
+        ({1: 9, 2: 0, 3: 9}, {1: 0, 2: 1, 3: 1}),
+        ({1: 0, 2: 0, 3: 0}, {1: 0, 2: 1, 3: 1}),
+        ({1: 5}, {1: 0}),
+    ],
+)
+def test_threads_that_work_get_a_core_each(used: dict[int, int], places: dict[int, int]) -> None:
+    assert place_threads(1, used, {}, [0, 1]) == places
+    assert place_threads(1, used, {}, [0]) == dict.fromkeys(used, 0)

@@ -6,7 +6,8 @@ the task can be scored, measure the floor, calibrate the baselines. Then for eac
  1. tripwires, which reject early; build in a sandbox without a GPU (cached, in parallel: sandbox/builds.py);
  2. a fresh sandbox: import, construct, parameters by name or by seed;
  3. verification: calls on all distributions in random order, each output against the oracle;
- 4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified;
+ 4. timing: interleaved rounds against the anchor, bursts for short kernels; all outputs are verified, and so
+    are further calls on all distributions between the rounds;
  5. the share of the candidate's own kernels, the decision (decision.py, clock_policy.py), its description;
  6. energy (lab/energy), if requested, before the sandbox is closed;
  7. in another sandbox: whether it stays inside its buffers (memory_safety.py), and whether it is right for
@@ -169,7 +170,8 @@ class Judge:
         with clock("tune baselines"):
             baselines = startup.finish()
             baselines.warm_up(bench.new_seed())
-        self._baselines, self._runner = baselines, RoundRunner(bench, baselines, self._check)
+        unusual = self.tolerance.inputs_between_rounds(bench.new_seed)
+        self._baselines, self._runner = baselines, RoundRunner(bench, baselines, self._check, unusual)
         with clock("calibrate"):
             self._calibrate_enough()
         # no baseline can beat the floor: if one does, a ceiling was measured too low
@@ -328,7 +330,7 @@ class Judge:
             share,
             runner.prelaunch,
             runner.retried_without_prelaunch,
-            len(self._verification_inputs) + timed_calls + rounds.discarded,
+            len(self._verification_inputs) + runner.unusual_calls + timed_calls + rounds.discarded,
         )
 
     def _memory_in_use(self, participant: Participant) -> int:

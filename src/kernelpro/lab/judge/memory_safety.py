@@ -5,7 +5,8 @@
  2. The judge calls the candidate once for each fill of the margins. The parent checks the margins of the
     inputs, the child those of parameters, outputs and scratch buffers. Then the output is checked against
     the oracle.
- 3. Up to _MORE_CALLS further calls follow, after which all margins are checked again.
+ 3. Up to _MORE_CALLS further calls follow, on inputs of other distributions, after which all margins are
+    checked again.
  4. An overwritten margin or parameter, or an output that is wrong only here, makes the candidate `wrong`.
  5. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
     status.
@@ -63,8 +64,9 @@ class GuardedCalls:
     """The guarded calls of one candidate. The process starts at once, in the background."""
 
     def __init__(self, bench: Bench, inputs: Sequence[tuple[int, str]]):
-        """`inputs`: seeds and distributions; only inputs as given are used."""
+        """`inputs`: seeds and distributions; outputs are checked for inputs as given."""
         self._bench, self._inputs = bench, [pair for pair in inputs if pair[1] == AS_GIVEN]
+        self._unusual = [pair for pair in inputs if pair[1] != AS_GIVEN]
         self._failure = ""
         self._participant: Participant | None = None
         self._is_clean = False
@@ -178,10 +180,15 @@ class GuardedCalls:
 
     def _call_again(self, participant: Participant) -> None:
         """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
-        around."""
-        seconds, begun = self._bench.options.call_timeout, time.monotonic()
+        around, and an index that depends on values leaves its buffer only for some. The most extreme values
+        come first."""
+        seconds, begun, unusual = self._bench.options.call_timeout, time.monotonic(), self._unusual[::-1]
         participant.unmap_outputs()
-        for _ in range(_MORE_CALLS):
+        for number in range(_MORE_CALLS):
+            if number < len(unusual):
+                participant.write_inputs(0, self._bench.oracle.inputs(*unusual[number])[1])
+                if self._bench.target == "cuda":
+                    torch.cuda.synchronize()
             participant.prepare(seconds, warm=True)
             if time.monotonic() - begun > _MORE_SECONDS:
                 return

@@ -29,6 +29,7 @@ The error of that reference is measured against float64 in host memory, and is p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +65,7 @@ TOLERANCE_SAMPLES = {"spikes": 6, "mild spikes": 6, ODD_ROWS: 3}
 """Number of draws of a distribution on which the reference's own error is measured; the worst counts. If only
 a few values are large, the error depends on where they meet: the largest element error of attention differs
 by a factor of 1000 between draws, and an honest kernel was rejected on one draw in seven. So candidates are
-verified on the first of these draws only."""
+verified on these draws only."""
 _MAX_HOST_SAMPLES = 2
 """Most draws if the error is measured in host memory, where each takes seconds."""
 _ILL_CONDITIONED_ELEMENT = 0.01
@@ -120,6 +121,8 @@ class Tolerance:
         self.seed = seed
         self.limits: dict[str, Limit] = {}
         self.skipped: dict[str, str] = {}
+        self._draws: dict[str, list[int]] = {}
+        """By distribution, the seeds from which the limit was derived."""
         self._products = -1
         """Number of the reference's matrix products; -1: not counted yet. Without products, there are no
         operands to emulate at another precision."""
@@ -165,7 +168,8 @@ class Tolerance:
         lower = self._lower(oracle, bits, form, leaves, truth) if separable else allowed
         samples = TOLERANCE_SAMPLES.get(distribution, 1)
         samples = samples if oracle.exact else min(samples, _MAX_HOST_SAMPLES)
-        for other in (seed + 16 * n for n in range(1, samples)):
+        self._draws[distribution] = [seed + 16 * n for n in range(samples)]
+        for other in self._draws[distribution][1:]:
             del form, leaves, truth  # one set of inputs and outputs at a time
             form, leaves = oracle.inputs(other, distribution)
             truth = oracle.expected(other, distribution)
@@ -185,6 +189,19 @@ class Tolerance:
         if reason := _ill_conditioned(distribution, allowed):
             return None, reason
         return _limit(allowed, lower if separable else None, elements), ""
+
+    def inputs_between_rounds(self, new_seed: Callable[[], int]) -> list[list[tuple[int, str]]]:
+        """Seeds and distributions for verification between timed rounds: for each half of the rounds, one of
+        every distribution that is not timed itself. No seed occurs elsewhere. The second half has fewer if a
+        limit holds only for a few draws."""
+        halves: list[list[tuple[int, str]]] = [[], []]
+        for number, inputs in enumerate(halves, 1):
+            for name in self.limits:
+                if name in TOLERANCE_SAMPLES:
+                    inputs += [(seed, name) for seed in self._draws[name][number : number + 1]]
+                elif name != AS_GIVEN:
+                    inputs.append((new_seed(), name))
+        return halves
 
     def _without_odd_rows(self, oracle: Oracle) -> str:
         """Why inputs with odd rows say nothing about this task; empty if they do."""

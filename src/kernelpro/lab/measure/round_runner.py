@@ -1,10 +1,15 @@
 """Times a candidate beside the baselines, in interleaved rounds. Each output is verified before the next
-inputs become visible."""
+inputs become visible.
+
+Between rounds there are further calls on other distributions, at secret places. A candidate cannot tell them
+from timed calls: once it stops handling such inputs, for example after the calls that precede timing, it is
+wrong.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -79,8 +84,17 @@ class _NoBursts(Exception):
 class RoundRunner:
     """Runs the rounds of one task, for one candidate after another."""
 
-    def __init__(self, bench: Bench, baselines: Baselines, check: Check):
-        self._bench, self._baselines, self._check = bench, baselines, check
+    def __init__(
+        self,
+        bench: Bench,
+        baselines: Baselines,
+        check: Check,
+        unusual: Sequence[Sequence[tuple[int, str]]] = (),
+    ):
+        """`unusual`: seeds and distributions to verify between the rounds, for equal parts of a pass."""
+        self._bench, self._baselines, self._check, self._unusual = bench, baselines, check, unusual
+        self.unusual_calls = 0
+        """Calls of the current candidate on other distributions between the rounds."""
         self.seeds = [bench.new_seed() for _ in range(_with_spare(_ROUNDS["full"] * 2))]
         self._extra_seeds, self._solo_seeds = list[int](), [bench.new_seed() for _ in range(_SOLO_CALLS)]
         self._accuracy = Accuracy()
@@ -134,7 +148,7 @@ class RoundRunner:
 
         Calls `report` before each round.
         """
-        self._accuracy, self.burst_skip_reason = accuracy, ""
+        self._accuracy, self.burst_skip_reason, self.unusual_calls = accuracy, "", 0
         self.prelaunch = participant.can_prelaunch and self._baselines.anchor in self._baselines.prelaunchable
         rounds = self._run_passes(participant, report)
         self.retried_without_prelaunch = self.prelaunch and self._has_head_start(rounds)
@@ -218,9 +232,12 @@ class RoundRunner:
         seeds: list[int],
         report: Callable[[], None],
     ) -> None:
-        remaining = iter(seeds)
-        for planned in kinds:
+        remaining, unusual = iter(seeds), self._place_unusual(len(kinds))
+        for number, planned in enumerate(kinds):
             report()
+            for seed, distribution in unusual[number]:
+                self._call(participant, seed, planned != "single", distribution)
+                self.unusual_calls += 1
             bursts = planned == "burst" and not _is_long(rounds)
             calls = self._burst_calls(participant) if bursts else 1
             kind: Kind = "queued" if planned == "burst" and calls == 1 else planned
@@ -236,6 +253,18 @@ class RoundRunner:
                 rounds.add(samples)
             if self._is_hopeless(rounds):
                 break
+
+    def _place_unusual(self, rounds: int) -> list[list[tuple[int, str]]]:
+        """For each round of a pass, what is verified before it: each part of the unusual inputs at random
+        places in its part of the pass."""
+        places: list[list[tuple[int, str]]] = [[] for _ in range(rounds)]
+        parts = len(self._unusual)
+        for part, inputs in enumerate(self._unusual):
+            first, end = part * rounds // parts, (part + 1) * rounds // parts
+            for one in inputs:
+                place = places[self._bench.secret.randrange(first, end)]
+                place.insert(self._bench.secret.randrange(len(place) + 1), one)
+        return places
 
     def _run_round(self, participant: Participant, kind: Kind, seeds: list[int]) -> dict[str, Sample]:
         order = ["candidate", *self._timed_baselines()]
@@ -309,12 +338,14 @@ class RoundRunner:
         self._baselines.release_memory()
         torch.cuda.empty_cache()
 
-    def _call(self, participant: Participant, seed: int, sealed: bool = False) -> Sample:
+    def _call(
+        self, participant: Participant, seed: int, sealed: bool = False, distribution: str = AS_GIVEN
+    ) -> Sample:
         seconds = self._bench.options.call_timeout
         participant.prepare_round(seconds)
-        inputs, spec = self._bench.inputs(seed), self._bench.output_spec
+        inputs, spec = self._bench.oracle.inputs(seed, distribution)[1], self._bench.output_spec
         result = participant.call(inputs, spec, seconds, sealed, self.prelaunch)
-        self._accuracy = self._accuracy.combine(self._check(result.outputs, seed, AS_GIVEN))
+        self._accuracy = self._accuracy.combine(self._check(result.outputs, seed, distribution))
         return result.sample
 
     def _timed_baselines(self) -> list[str]:

@@ -66,6 +66,8 @@ class SandboxedProcess:
         self._log = bytearray()
         self.limit_exceeded = ""
         """The exceeded limit for which the sandbox was killed; empty if none."""
+        self._thread_cpu_ns: dict[int, int] = {}
+        """CPU time of each thread when threads were last bound to cores."""
         self.compile_seconds = 0.0
         """Seconds that the parent has waited for compilers in the sandbox."""
         self._wait_status: int | None = None
@@ -208,18 +210,19 @@ class SandboxedProcess:
         return sum(map(procfs.cpu_time_ms, self.process_tree()))
 
     def pin_threads(self) -> None:
-        """While the child is frozen: bind its main thread to one core, and spread its other threads over the
-        other cores.
+        """While the child is frozen: bind the threads that worked most since the last time to one core each,
+        the main thread to the first, and spread the rest over the other cores.
 
         Threads that wake together may land on one core and stay there for milliseconds, which doubles the
         time of a short call. `unpin_main_thread` allows the main thread all cores again, so that threads
-        which it starts later are not bound to its core.
+        which it starts later are not bound to its core. If it only waits for a thread on every core, one of
+        them shares its core.
         """
         cores = sorted(os.sched_getaffinity(0))
-        others = sorted(set(procfs.thread_ids(self.pid)) - {self.pid})
-        procfs.set_affinity(self.pid, {cores[0]})
-        for index, thread in enumerate(others if len(cores) > 1 else ()):
-            procfs.set_affinity(thread, {cores[1 + index % (len(cores) - 1)]})
+        used = {thread: procfs.thread_cpu_ns(self.pid, thread) for thread in procfs.thread_ids(self.pid)}
+        for thread, core in place_threads(self.pid, used, self._thread_cpu_ns, cores).items():
+            procfs.set_affinity(thread, {core})
+        self._thread_cpu_ns = used
 
     def unpin_main_thread(self) -> None:
         """Let the main thread run on all cores again; after `thaw`."""
@@ -317,6 +320,20 @@ class SandboxedProcess:
         with contextlib.suppress(OSError):
             self._status.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def place_threads(
+    main: int, used: dict[int, int], before: dict[int, int], cores: list[int]
+) -> dict[int, int]:
+    """A core for each thread. `used`, `before`: CPU time of each thread, now and the last time."""
+    order = sorted(used, key=lambda thread: (before.get(thread, 0) - used[thread], thread != main, thread))
+    busiest, rest = order[: len(cores)], sorted(order[len(cores) :])
+    workers = [thread for thread in busiest if thread != main]
+    places = dict(zip(workers, cores[1:] if main in busiest else cores[1:] + cores[:1], strict=False))
+    places |= {
+        thread: (cores[1:] or cores)[index % max(1, len(cores) - 1)] for index, thread in enumerate(rest)
+    }
+    return places | {main: cores[0]}
 
 
 def harden_parent() -> None:

@@ -57,6 +57,11 @@ def cpu_time_ms(pid: int) -> float:
         return 0.0
 
 
+def thread_cpu_ns(pid: int, thread: int) -> int:
+    """CPU time of one thread; 0 if the kernel does not report it."""
+    return int((read(f"/proc/{pid}/task/{thread}/schedstat").split() or ["0"])[0])
+
+
 def thread_ids(pid: int) -> list[int]:
     """The threads of a process."""
     try:
