@@ -50,6 +50,9 @@ from kernelpro.records import Candidate, Energy, Measurement, Options, Status, V
 
 _AS_GIVEN_CALLS = 3
 """Verification calls on inputs as given; every other distribution gets one."""
+_LARGE_BYTES = 1 << 30
+"""If a call moves more, there is one further call on each distribution between the rounds instead of two:
+inputs and expected outputs of gigabytes take long."""
 _LOAD_SAMPLE_SECONDS = 0.3
 _BUSY_SHARE = 0.2
 """Other work keeps the machine busy if it uses more than this share of all cores. At a load of five on two
@@ -170,7 +173,8 @@ class Judge:
         with clock("tune baselines"):
             baselines = startup.finish()
             baselines.warm_up(bench.new_seed())
-        unusual = self.tolerance.inputs_between_rounds(bench.new_seed)
+        parts = 1 if bench.work.total_bytes > _LARGE_BYTES else 2
+        unusual = self.tolerance.inputs_between_rounds(bench.new_seed, parts)
         self._baselines, self._runner = baselines, RoundRunner(bench, baselines, self._check, unusual)
         with clock("calibrate"):
             self._calibrate_enough()

@@ -190,18 +190,18 @@ class Tolerance:
             return None, reason
         return _limit(allowed, lower if separable else None, elements), ""
 
-    def inputs_between_rounds(self, new_seed: Callable[[], int]) -> list[list[tuple[int, str]]]:
-        """Seeds and distributions for verification between timed rounds: for each half of the rounds, one of
-        every distribution that is not timed itself. No seed occurs elsewhere. The second half has fewer if a
+    def inputs_between_rounds(self, new_seed: Callable[[], int], parts: int) -> list[list[tuple[int, str]]]:
+        """Seeds and distributions for verification between timed rounds: for each part of the rounds, one of
+        every distribution that is not timed itself. No seed occurs elsewhere. The second part has fewer if a
         limit holds only for a few draws."""
-        halves: list[list[tuple[int, str]]] = [[], []]
-        for number, inputs in enumerate(halves, 1):
+        lists: list[list[tuple[int, str]]] = [[] for _ in range(parts)]
+        for number, inputs in enumerate(lists, 1):
             for name in self.limits:
                 if name in TOLERANCE_SAMPLES:
                     inputs += [(seed, name) for seed in self._draws[name][number : number + 1]]
                 elif name != AS_GIVEN:
                     inputs.append((new_seed(), name))
-        return halves
+        return lists
 
     def _without_odd_rows(self, oracle: Oracle) -> str:
         """Why inputs with odd rows say nothing about this task; empty if they do."""
