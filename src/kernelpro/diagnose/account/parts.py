@@ -251,7 +251,11 @@ PARTS: dict[PartKind, PartText] = {
             "prefetch, and keep several independent rows in flight",
         ),
     ),
-    "native_code": PartText("other native code", _SAMPLES),
+    "native_code": PartText(
+        "other native code, with its copies and allocations",
+        _SAMPLES,
+        ("allocate buffers once, and write results where they are needed instead of copying them",),
+    ),
 }
 """By kind of part."""
 
