@@ -145,6 +145,11 @@ def test_the_c_library_belongs_to_the_native_code_that_calls_it() -> None:
     match = registry()["cpu_excess_traffic"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY))
     assert match and match.saved_share == pytest.approx(0.72) and "fills of the C library" in match.cause
     assert native_libc_share(in_libc({"memcpy": 1}, native_ms=2.8)) == 0, "torch calls it, outside"
+    alone = replace(
+        cpu, dynamic=replace(cpu.dynamic, effective_threads=1.0, threads=(ThreadTime(10.0, 10.0),))
+    )
+    match = registry()["cpu_single_thread"].analyze(DiagnosticContext(profile(alone), Bound.MEMORY))
+    assert match and match.saved_share == pytest.approx(0.49)
 
 
 @pytest.mark.parametrize(
