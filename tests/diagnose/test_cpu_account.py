@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from kernelpro.diagnose import runner
-from kernelpro.diagnose.account.cpu import effective_threads, system_share
+from kernelpro.diagnose.account.cpu import (
+    call_parts,
+    coordination_share,
+    effective_threads,
+    native_libc_share,
+    system_share,
+)
 from kernelpro.diagnose.account.loop_time import arithmetic_ms, with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, Match
 from kernelpro.diagnose.diagnostics import registry
@@ -91,6 +97,130 @@ def test_a_loop_has_the_time_of_the_functions_that_it_calls_and_of_its_code_else
         loops=(calling, split),
     )
     assert [round(loop.share, 3) for loop in with_outside_time(cpu)] == [0.7, 0.3]
+
+
+def test_functions_behind_pointers_are_the_work_of_the_loop_that_calls_them() -> None:
+    calling = replace(OUTER, share=0.3, calls={"?": 1})
+    cpu = CpuProfile(
+        2,
+        256,
+        sampled=True,
+        shares=CpuShares(native=1.0),
+        static=CpuCode((CpuFunction(file="k.so", name="run", calls={"?": 1, "_Z4rarev": 1}),)),
+        functions=(
+            FunctionShare("_ZNK1A1fEfff", 0.5),
+            FunctionShare("run", 0.3),
+            FunctionShare("_Z4rarev", 0.1),
+            FunctionShare("other._omp_fn.0", 0.1),
+        ),
+        loops=(calling,),
+    )
+    assert [round(loop.share, 3) for loop in with_outside_time(cpu)] == [0.8]
+    match = registry()["cpu_scalar_code"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY))
+    assert match and "through a pointer" in match.cause
+
+
+def in_libc(calls: dict[str, int], native_ms: float = 9.9) -> CpuProfile:
+    """Native code that spends 70 % of its time in the C library, and calls these functions in a loop."""
+    loop = replace(OUTER, share=0.28, bits=256, calls=calls)
+    return CpuProfile(
+        2,
+        256,
+        sampled=True,
+        shares=CpuShares(native=0.28, libc=0.7, host=0.02),
+        static=CpuCode((CpuFunction(file="k.so", name="run", calls=calls, loops=(loop,)),)),
+        functions=(FunctionShare("run", 0.28),),
+        loops=(loop,),
+        sweeps=(Sweep("k.cpp:7", "run", 0.28),),
+        dynamic=CpuRun(
+            call_ms=10.0,
+            native_ms=native_ms,
+            native_calls=1.0,
+            effective_threads=2.0,
+            threads=(ThreadTime(7.0, 7.0), ThreadTime(7.0, 7.0)),
+            samples=CpuSamples(count=100, threads={"1": {"work": 100}}),
+        ),
+    )
+
+
+def test_the_c_library_belongs_to_the_native_code_that_calls_it() -> None:
+    cpu = in_libc({"memcpy": 1})
+    assert native_libc_share(cpu) == pytest.approx(0.7) and coordination_share(cpu) == 0
+    parts = call_parts(profile(cpu), cpu)
+    assert parts["torch_operators"] == pytest.approx(0) and sum(parts.values()) == pytest.approx(10)
+    match = registry()["cpu_excess_traffic"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY))
+    assert match and match.saved_share == pytest.approx(0.72) and "fills of the C library" in match.cause
+    assert native_libc_share(in_libc({"memcpy": 1}, native_ms=2.8)) == 0, "torch calls it, outside"
+    alone = replace(
+        cpu, dynamic=replace(cpu.dynamic, effective_threads=1.0, threads=(ThreadTime(10.0, 10.0),))
+    )
+    match = registry()["cpu_single_thread"].analyze(DiagnosticContext(profile(alone), Bound.MEMORY))
+    assert match and match.saved_share == pytest.approx(0.49)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("pthread_mutex_lock", "lock"), ("_ZNSt6thread15_M_start_threadE", "starts threads")]
+)
+def test_locks_and_new_threads_in_a_loop_are_parallel_overhead(name: str, cause: str) -> None:
+    cpu = in_libc({name: 1})
+    measured = profile(cpu)
+    assert coordination_share(cpu) == pytest.approx(0.7)
+    assert call_parts(measured, cpu)["thread_coordination"] == pytest.approx(7.0)
+    match = registry()["cpu_parallel_overhead"].analyze(DiagnosticContext(measured, Bound.MEMORY))
+    assert match and cause in match.cause and match.saved_share > 0.5
+    assert registry()["cpu_excess_traffic"].analyze(DiagnosticContext(measured, Bound.MEMORY)) is None
+
+
+def test_code_that_a_division_keeps_out_of_the_loop_becomes_vector_code_too() -> None:
+    mix = {"scalar_float": 4, "integer_division": 1, "load": 4, "store": 1, "branch": 3}
+    loop = replace(OUTER, share=0.5, instructions=16, mix=mix)
+    cpu = CpuProfile(
+        2,
+        256,
+        sampled=True,
+        shares=CpuShares(native=1.0),
+        static=CpuCode((CpuFunction(file="k.so", name="run", mix={"scalar_float": 20}),)),
+        functions=(FunctionShare("run", 1.0),),
+        loops=(loop,),
+    )
+    measured = profile(cpu)
+    match = registry()["cpu_divisions"].analyze(DiagnosticContext(measured, Bound.MEMORY))
+    assert match and match.saved_share == pytest.approx(0.5 * (1 - 15 / 75 / 8) + 0.5 * 7 / 8)
+    measured = replace(measured, ceilings=replace(measured.ceilings, rates={"fp32": 1e10}))
+    assert arithmetic_ms(measured, cpu) == pytest.approx(1e3 * 250_000 / 8 * 1.9 * 20 / (0.8 * 1e10 / 16))
+
+
+def test_doubles_of_a_product_spill_registers_that_floats_do_not() -> None:
+    mix = {"vector_float": 32, "double": 32, "convert": 12, "load": 17, "store": 9, "branch": 1}
+    loop = replace(OUTER, share=1.0, instructions=73, mix=mix, bits=256, streamed=8)
+    cpu = CpuProfile(2, 256, sampled=True, shares=CpuShares(native=1.0), loops=(loop,))
+    match = registry()["cpu_double_precision"].analyze(DiagnosticContext(profile(cpu), Bound.COMPUTE))
+    assert match and 1 / (1 - match.saved_share) == pytest.approx(2.86, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("calls", "speedup"), [({"expf": 1}, 5.0), ({"pow": 1, "tanh": 1}, 21.25), ({"erff": 1}, 8.75)]
+)
+def test_costs_of_math_functions(calls: dict[str, int], speedup: float) -> None:
+    loop = replace(OUTER, share=0.4, calls=calls, math=tuple(sorted(calls)))
+    cpu = CpuProfile(
+        2,
+        256,
+        sampled=True,
+        shares=CpuShares(native=0.4, libm=0.6),
+        functions=(FunctionShare("run", 0.4),),
+        loops=(loop,),
+    )
+    match = registry()["cpu_math_calls"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY))
+    assert match and 1 / (1 - match.saved_share) == pytest.approx(speedup)
+
+
+def test_additions_under_a_lock_wait_for_other_threads() -> None:
+    loop = replace(
+        OUTER, share=0.9, mix={"scalar_float": 17}, updates=1, carried=1, calls={"GOMP_critical_start": 1}
+    )
+    cpu = CpuProfile(2, 256, sampled=True, shares=CpuShares(native=1.0), loops=(loop,))
+    assert registry()["cpu_dependency_chain"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY)) is None
 
 
 @pytest.mark.parametrize(("faults", "share"), [(5.0, 0.0015), (1000.0, 0.3), (10_000.0, 0.6)])

@@ -331,6 +331,44 @@ def test_blocks_out_of_line_are_not_loops() -> None:
     assert [(body[0].address, body[-1].address) for body, _ in result] == [(0x108, 0x114)]
 
 
+def test_an_outer_loop_that_jumps_right_into_its_inner_one_does_not_hide_it() -> None:
+    text = """
+0000000000000100 <f>:
+ 100:\tvcvtss2sd xmm0,xmm2,DWORD PTR [rdx]
+ 104:\tadd    rdx,0x4
+ 108:\tvfmadd231sd xmm1,xmm0,xmm0
+ 10c:\tcmp    rdx,r12
+ 110:\tjne    100 <f>
+ 114:\tvmovsd QWORD PTR [rdi],xmm1
+ 118:\tadd    r12,rsi
+ 11c:\tcmp    rax,r15
+ 120:\tjg     100 <f>
+"""
+    inner, outer = cpu_code.analyze_function("k.so", "f", cpu_code.parse(text, arm=False)["f"]).loops
+    assert (inner.begin, inner.end, inner.innermost, inner.chain) == (0x100, 0x110, True, 1)
+    assert (outer.begin, outer.end, outer.innermost) == (0x100, 0x120, False)
+
+
+def test_two_ends_of_a_loop_and_no_code_between_them_belong_to_it() -> None:
+    text = """
+0000000000000100 <f>:
+ 100:\tvmovss xmm0,DWORD PTR [rsi+rax*4]
+ 104:\tjbe    130 <f+0x30>
+ 108:\tvmovss DWORD PTR [rcx+rax*4],xmm0
+ 10c:\tinc    rax
+ 110:\tjne    100 <f>
+ 114:\tadd    rcx,r10
+ 118:\tcall   200 <GOMP_critical_start@plt>
+ 11c:\tret
+ 130:\tmov    DWORD PTR [rcx+rax*4],0x0
+ 134:\tinc    rax
+ 138:\tjne    100 <f>
+"""
+    (loop,) = cpu_code.analyze_function("k.so", "f", cpu_code.parse(text, arm=False)["f"]).loops
+    assert (loop.begin, loop.end, loop.instructions) == (0x100, 0x138, 8)
+    assert not loop.calls and not loop.strided
+
+
 def test_remarks_of_clang_are_understood() -> None:
     text = """kernel.cpp:5:5: remark: loop not vectorized: cannot prove it is safe to reorder floating-point operations; \
 allow reordering by specifying '#pragma clang loop vectorize(enable)' [-Rpass-analysis=loop-vectorize]

@@ -28,6 +28,8 @@ _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
 _TAKES_PART = 0.1
 """CPU time of a thread over that of the busiest, from which it takes part in a call, or waits in it."""
+_LONG_CALL_MS = 0.1
+"""Mean native call from which its time is the native code's. Shorter ones are mostly argument conversion."""
 _ALWAYS = 0.25
 """Share of the system time that calls with one thread must have too."""
 _FAULT_US, _CLEAR_US = 2.0, 1.0
@@ -52,11 +54,13 @@ def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
     parts["operating_system"] = call_ms * system_share(cpu)
     parts["thread_coordination"] = coordination_share(cpu) * (call_ms - parts["operating_system"])
     rest = call_ms - parts["operating_system"] - parts["thread_coordination"]
-    total = shares.native + shares.libm + shares.torch + shares.libc + shares.host
-    scale = rest / total if total else 0.0
-    parts["host"] = scale * shares.host if total else rest
-    parts["torch_operators"] = scale * (shares.torch + shares.libc)
-    native = scale * (shares.native + shares.libm)
+    own_libc = native_libc_share(cpu)
+    coordinating = libc_coordination_share(cpu)
+    total = shares.native + shares.libm + shares.torch + shares.libc + shares.host - coordinating
+    scale = rest / total if total > 0 else 0.0
+    parts["host"] = scale * shares.host if total > 0 else rest
+    parts["torch_operators"] = scale * (shares.torch + shares.libc - own_libc)
+    native = scale * (shares.native + shares.libm + own_libc - coordinating)
     parts["idle_cores"] = native * (1 - (effective_threads(cpu) or float(cpu.cores)) / cpu.cores)
     _divide_native(parts, native - parts["idle_cores"], cpu)
     return parts
@@ -109,7 +113,8 @@ def _divide_native(parts: Parts, ms: float, cpu: CpuProfile) -> None:
     shares = defaultdict[PartKind, float](float, {"math_functions": cpu.shares.libm})
     for loop in with_outside_time(cpu):
         shares[_loop_part(loop)] += loop.share
-    shares["native_code"] += max(0.0, cpu.shares.native + cpu.shares.libm - sum(shares.values()))
+    own = cpu.shares.native + cpu.shares.libm + native_libc_share(cpu) - libc_coordination_share(cpu)
+    shares["native_code"] += max(0.0, own - sum(shares.values()))
     total = sum(shares.values())
     for part, share in shares.items():
         parts[part] += ms * share / total if total else 0.0
@@ -137,34 +142,62 @@ def _loop_part(loop: CpuLoop) -> PartKind:
     return "vector_code" if loop.bits else "native_code"
 
 
+LOCKS = re.compile(
+    r"GOMP_critical_(name_)?start|GOMP_atomic_start|__kmpc_critical|omp_set_lock|mutex_lock|mtx_lock"
+)
+"""Functions that take a lock."""
+STARTS_THREADS = re.compile(r"pthread_create|_M_start_thread")
 _COORDINATES = re.compile(
-    r"GOMP_(parallel|loop_\w*next|critical_start|barrier|sections_next)|__kmpc_(fork|critical|dispatch_next|barrier)\w*"
+    r"GOMP_(parallel|loop_\w*next|barrier|sections_next)|__kmpc_(fork|critical|dispatch_next|barrier)\w*"
 )
 
 
 def coordination_calls(cpu: CpuProfile) -> list[str]:
-    """Functions of the OpenMP runtime that a loop of the candidate calls: parallel regions, chunks, locks."""
+    """Functions that a loop of the candidate calls to coordinate threads: parallel regions, chunks, locks,
+    new threads."""
     return sorted(
         {
             name
             for function in cpu.static.functions
             for loop in function.loops
             for name in loop.calls
-            if _COORDINATES.fullmatch(name)
+            if _COORDINATES.fullmatch(name) or LOCKS.search(name) or STARTS_THREADS.search(name)
         }
     )
 
 
 def coordination_share(cpu: CpuProfile) -> float:
-    """Share of the threads' time in the OpenMP runtime, where a loop calls it.
+    """Share of the threads' time in the OpenMP runtime, or in mutexes and new threads, where a loop calls
+    them.
 
     Without such a loop, a thread waits there only at the end of a call, or because of other load on the
     machine.
     """
     threads = list(cpu.dynamic.samples.threads.values()) if cpu.dynamic.samples else []
     total = sum(sum(states.values()) for states in threads)
-    waiting = sum(states.get("wait", 0) for states in threads)
-    return waiting / total if total and coordination_calls(cpu) else 0.0
+    if not total or not coordination_calls(cpu):
+        return 0.0
+    waiting = sum(states.get("wait", 0) for states in threads) / total
+    return waiting + (1 - waiting) * libc_coordination_share(cpu)
+
+
+def native_libc_share(cpu: CpuProfile) -> float:
+    """Share of the samples in the C library, called by the candidate's native code: copies, fills, memory,
+    threads, locks. The rest of the C library's time is torch's."""
+    run, shares = cpu.dynamic, cpu.shares
+    if not run.native_calls or not run.native_ms or not run.call_ms:
+        return 0.0
+    if run.native_ms < _LONG_CALL_MS * run.native_calls:
+        return 0.0
+    inside = min(1.0, run.native_ms / run.call_ms)
+    return min(shares.libc, max(0.0, inside - shares.native - shares.libm))
+
+
+def libc_coordination_share(cpu: CpuProfile) -> float:
+    """The same, where a loop opens parallel regions, takes locks or starts threads, which all end in the C
+    library: what else it calls there costs little beside that."""
+    coordinates = any("next" not in name for name in coordination_calls(cpu))
+    return native_libc_share(cpu) if coordinates else 0.0
 
 
 def _observed(call_ms: float, cpu: CpuProfile) -> Parts:

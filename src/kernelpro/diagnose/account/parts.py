@@ -279,7 +279,12 @@ PARTS: dict[PartKind, PartText] = {
         ),
         targets=_CPU,
     ),
-    "native_code": PartText("other native code", _SAMPLES, targets=_CPU),
+    "native_code": PartText(
+        "other native code, with its copies and allocations",
+        _SAMPLES,
+        ("allocate buffers once, and write results where they are needed instead of copying them",),
+        targets=_CPU,
+    ),
 }
 """By kind of part."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelpro.diagnose.account.cpu import LOCKS
 from kernelpro.diagnose.account.loop_time import folds_in_order, own_calls
 from kernelpro.diagnose.cpu_loops import MAX_CHAINS, MIN_SHARE, hot_loops
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
@@ -39,7 +40,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
 
 
 def _has_chain(loop: CpuLoop) -> bool:
-    other_cause = loop.strided or loop.math or loop.count("atomic") or loop.bits
+    locks = any(LOCKS.search(name) for name in loop.calls)  # then threads wait for each other
+    other_cause = loop.strided or loop.math or loop.count("atomic") or loop.bits or locks
     serial = loop.chain > 0 and loop.accumulators <= MAX_CHAINS
     if folds_in_order(loop):
         return not (loop.strided or loop.math)

@@ -14,10 +14,13 @@ _OVERLAP = 0.8
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
-    loops = hot_loops(context, lambda loop: loop.fixed_divisors or loop.count("integer_division"), False)
+    loops = hot_loops(context, _divides, whole=False)
     if loops is None:
         return None
+    whole = hot_loops(context, _divides) or loops
     saved = loops.weighted(lambda loop: _division_share(loop, context.cpu.lanes))
+    if _keeps_scalar(loops.worst):  # also the code that the compiler has moved out of the loop
+        saved += max(0.0, whole.share - loops.share) * (1 - 1 / context.cpu.lanes)
     fixed, integer = loops.worst.fixed_divisors, loops.worst.count("integer_division")
     kinds = [f"{fixed} by a loop-invariant value"] * bool(fixed) + [f"{integer} of integers"] * bool(integer)
     advice = ["join divisions: a / b / c is a * (1 / (b * c)), with the factor computed once"]
@@ -29,18 +32,27 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         advice.insert(0, "compute the reciprocal once before the loop and multiply")
     return Match(
         evidence=(
-            percent("time in loops with avoidable divisions", loops.share, MIN_SHARE),
+            percent("time in loops with avoidable divisions", whole.share, MIN_SHARE),
             Evidence("avoidable divisions per iteration of the hot loop", fixed + integer, 0),
             Evidence("instructions per iteration", loops.worst.instructions),
         ),
         cause=f"divisions in the hot loop: {' and '.join(kinds)}; each costs {_FLOAT_COST:g} to "
         f"{_INTEGER_COST:g} simple instructions",
         saved_share=saved,
-        basis=f"divisions take about {saved / loops.share:.0%} of these loops, which take {loops.share:.0%} "
-        "of the time",
+        basis=f"divisions, and scalar code because of them, take about {saved / whole.share:.0%} of these "
+        f"loops, which take {whole.share:.0%} of the time",
         where=loops.worst.where,
         advice=tuple(advice),
     )
+
+
+def _divides(loop: CpuLoop) -> int:
+    return loop.fixed_divisors or loop.count("integer_division")
+
+
+def _keeps_scalar(loop: CpuLoop) -> bool:
+    """Whether a division prevents vectorization: processors divide no vectors of integers."""
+    return loop.count("integer_division") > 0 and not loop.bits
 
 
 def _division_share(loop: CpuLoop, lanes: int) -> float:
@@ -49,7 +61,7 @@ def _division_share(loop: CpuLoop, lanes: int) -> float:
     cost = _FLOAT_COST * loop.fixed_divisors + _INTEGER_COST * integer
     rest = float(loop.instructions - loop.fixed_divisors - integer)
     before = rest + cost if integer else max(rest, cost) + (1 - _OVERLAP) * min(rest, cost)
-    return 1 - rest / before / (lanes if integer and not loop.bits else 1)
+    return 1 - rest / before / (lanes if _keeps_scalar(loop) else 1)
 
 
 DIAGNOSTIC = Diagnostic(

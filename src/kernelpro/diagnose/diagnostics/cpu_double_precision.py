@@ -35,11 +35,17 @@ def _is_double(loop: CpuLoop) -> bool:
 
 
 def _saved(loop: CpuLoop, lanes: int) -> float:
+    """Share of the loop's time that float saves.
+
+    Accesses of a vector loop to one place are spilled registers; sums in float take half as many.
+    """
     if not loop.bits and not loop.chain:
         return 1 - 1 / lanes
     converts = loop.count("convert")
-    arithmetic = loop.instructions - converts - loop.count("load", "store")
-    return (converts + arithmetic / 2) / loop.instructions
+    accesses = loop.count("load", "store")
+    arithmetic = loop.instructions - converts - accesses
+    spilled = max(0, accesses - loop.streamed - loop.strided) if loop.bits else 0
+    return (converts + arithmetic / 2 + spilled) / loop.instructions
 
 
 DIAGNOSTIC = Diagnostic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from kernelpro.diagnose.account.cpu import system_share
+from kernelpro.diagnose.account.cpu import libc_coordination_share, native_libc_share, system_share
 from kernelpro.diagnose.account.loop_time import own_calls
 from kernelpro.diagnose.cpu_loops import FAR, require_samples
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
@@ -19,6 +19,7 @@ _COVERED = 0.8
 """Share of the time in passes from which the rest, beside libm, goes with them; else it is no traffic."""
 _INTERPRETED = 0.15
 _COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
+_ALLOCATES = re.compile(r"_Zn[aw]|[mc]alloc|realloc")
 _COPIED = 0.1
 """Share of a call in copies of tensors, from which its page faults are attributed to them: they allocate
 memory."""
@@ -33,18 +34,23 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     shares = context.cpu.shares
     passes = [sweep for sweep in _with_called(context.cpu) if sweep.share >= MIN_PASS_SHARE]
     weights = [sweep.share for sweep in passes]
-    library = shares.torch + shares.libc
+    coordinating = libc_coordination_share(context.cpu)
+    own_libc = native_libc_share(context.cpu) - coordinating
+    library = shares.torch + shares.libc - coordinating
     if library >= MIN_PASS_SHARE and shares.host < _INTERPRETED:
         weights.append(library)
     if len(weights) < 2:
         return None
     places = ", ".join(dict.fromkeys(sweep.where or plain_name(sweep.function) for sweep in passes))
-    torch = f"; torch operators and copies take {library:.0%}" if library >= MIN_PASS_SHARE else ""
+    beside = _name_library(context.cpu, own_libc > library / 2)
+    torch = f"; {beside} take {library:.0%}" if library >= MIN_PASS_SHARE else ""
     faults = system_share(context.cpu)
     copied = faults >= MIN_PASS_SHARE and _copied_share(context.cpu) >= _COPIED
     left = [(1 - faults) * weight for weight in weights] if copied else _without_faults(weights, faults)
     in_passes = 1 - shares.libm if sum(weights) >= _COVERED else sum(weights)
     fused = max(left)
+    if own_libc > library / 2 and passes and library == weights[-1]:  # no work of the task
+        fused = max(left[: len(passes)])
     if faults >= MIN_PASS_SHARE and not copied and context.cpu.loops and context.cpu.loops[0].bits:
         fused = min(fused, 1 / context.reachable_gain)  # passes over fresh memory also miss caches and TLB
     return Match(
@@ -61,6 +67,14 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         where=passes[0].where if passes else "",
         claims=(*DIAGNOSTIC.claims, "operating_system") if copied else None,
     )
+
+
+def _name_library(cpu: CpuProfile, own: bool) -> str:
+    """What takes the libraries' time; `own`: mostly the C library, called by native code."""
+    if not own:
+        return "torch operators and copies"
+    allocates = any(_ALLOCATES.match(name) for function in cpu.static.functions for name in function.calls)
+    return "copies and fills of the C library" + (", and allocations," if allocates else "")
 
 
 def _copied_share(cpu: CpuProfile) -> float:
@@ -121,6 +135,7 @@ DIAGNOSTIC = Diagnostic(
     advice=(
         "fuse: do all steps on a row, or on a block that fits the L1 cache, before the next",
         "keep intermediates in registers or in a small buffer per thread",
+        "allocate buffers once per thread, outside the loops, and without filling what is written anyway",
     ),
     claims=(
         "torch_operators",

@@ -1,13 +1,20 @@
-"""Parallel overhead: a loop opens parallel regions, fetches small chunks of work, or takes locks."""
+"""Parallel overhead: a loop opens parallel regions, fetches small chunks, takes locks or starts threads."""
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.cpu import coordination_calls, coordination_share, effective_threads
+from kernelpro.diagnose.account.cpu import (
+    LOCKS,
+    STARTS_THREADS,
+    coordination_calls,
+    coordination_share,
+    effective_threads,
+    libc_coordination_share,
+)
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
 MIN_SHARE = 0.04
-"""Share of the threads' time in the OpenMP runtime."""
+"""Share of the threads' time in the OpenMP runtime, in locks and in new threads."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
     "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
@@ -15,6 +22,10 @@ _REGIONS = (
 _PIECES = (
     "use schedule(static), or larger chunks: schedule(dynamic, 16) rows or more",
     "distribute rows instead of blocks of a few elements",
+)
+_THREADS = (
+    "use OpenMP, whose threads wait between parallel regions: one #pragma omp parallel for around the loop",
+    "start each thread once, and give it all its work",
 )
 _LOCKS = (
     "give each thread private sums, and combine them once at the end",
@@ -28,7 +39,10 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     waiting = coordination_share(cpu)
     if not names or waiting < MIN_SHARE:
         return None
-    if any("critical" in name for name in names):
+    if any(STARTS_THREADS.search(name) for name in names):
+        cause, advice = "a loop starts threads in each iteration, and waits for them", _THREADS
+        names = ["std::thread"]
+    elif any(LOCKS.search(name) for name in names):
         cause, advice = "a loop takes a lock: one thread works, the others wait for it", _LOCKS
     elif any("parallel" in name or "fork" in name for name in names):
         cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
@@ -37,11 +51,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     effective = effective_threads(cpu) or float(cpu.cores)
     left = (1 - waiting) * effective / cpu.cores
     if not all("next" in name for name in names):  # other load on the machine lengthens the waits
-        work = sum(thread.work_ms for thread in run.threads)
+        work = sum(thread.work_ms for thread in run.threads) * (1 - libc_coordination_share(cpu))
         left = max(left, min(1.0, work / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
-            percent("time of all threads in the OpenMP runtime", waiting, MIN_SHARE),
+            percent("time of all threads in the OpenMP runtime, locks and new threads", waiting, MIN_SHARE),
             Evidence("effective threads", effective, cpu.cores),
             *(() if run.alone_ms is None else (Evidence("call with one thread", run.alone_ms, unit="ms"),)),
         ),
@@ -58,8 +72,8 @@ DIAGNOSTIC = Diagnostic(
     level="system",
     target="cpu",
     analyze=_analyze,
-    trigger="a loop calls the OpenMP runtime (a parallel region, the next chunk of a dynamic schedule, a "
-    f"lock), in which threads spend at least {MIN_SHARE:.0%} of their time",
+    trigger="a loop opens a parallel region, fetches the next chunk of a dynamic schedule, takes a lock or "
+    f"starts a thread, and threads spend at least {MIN_SHARE:.0%} of their time in that",
     remedy="one parallel region with large chunks of work and private sums",
     gain_basis="the waiting and the idle cores; the threads' work remains",
     claims=("thread_coordination", "idle_cores"),

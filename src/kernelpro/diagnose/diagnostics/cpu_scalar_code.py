@@ -19,7 +19,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         return None
     reasons = "; ".join(loops.worst.reasons) or "the compiler gives no reason"
     if called := own_calls(loops.worst):
-        reasons = f"it calls {plain_name(called[0])}, which is not inlined"
+        name = "a function through a pointer" if called[0] == "?" else plain_name(called[0])
+        reasons = f"it calls {name}, which is not inlined"
     elif loops.worst.remainder:
         reasons = (
             "a vector version exists, but iterations run in the scalar remainder (short rows, or "
@@ -69,8 +70,8 @@ DIAGNOSTIC = Diagnostic(
     remedy="remove what prevents vectorization, as the compiler reports it, with the line",
     gain_basis="the loops' time shrinks to 1 / (floats per vector)",
     advice=(
-        "remove what the compiler reports: an early exit, a branch with a store, a call, pointers without "
-        "__restrict__",
+        "remove what the compiler reports: an early exit, a branch with a store, a call (also of a virtual "
+        "function or std::function), pointers without __restrict__",
         "write the condition as a select (c ? a : b) on values that are computed anyway, and check for "
         "errors after the loop",
         "put #pragma omp simd over the loop, or use vector types (__attribute__((vector_size)))",

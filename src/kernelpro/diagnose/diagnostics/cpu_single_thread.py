@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.cpu import others_wait
+from kernelpro.diagnose.account.cpu import native_libc_share, others_wait
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import Evidence
 
@@ -16,7 +16,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         raise MissingData("observed calls")
     if cores < 2 or run.effective_threads >= SINGLE or others_wait(cpu):
         return None
-    native = cpu.shares.native + cpu.shares.libm
+    native = cpu.shares.native + cpu.shares.libm + native_libc_share(cpu)
     if not cpu.sampled:
         native = min(1.0, run.native_ms / run.call_ms) if run.native_ms and run.call_ms else 0.0
     if native <= 0:

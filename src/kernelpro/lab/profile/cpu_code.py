@@ -124,41 +124,83 @@ def _branch_target(instruction: CpuInstruction) -> int:
 
 
 def find_loops(body: Sequence[CpuInstruction]) -> list[tuple[list[CpuInstruction], bool]]:
-    """Return the instructions of each loop, and whether the loop is innermost."""
-    ends: dict[int, int] = {}
+    """Return the instructions of each loop, and whether the loop is innermost.
+
+    Instructions that lie between those of a loop and do not belong to it are left out.
+    """
+    branches: dict[int, list[int]] = {}  # backward branches by target
     for instruction in body:
         target = _branch_target(instruction)
         if "branch" in instruction.kinds and body[0].address <= target <= instruction.address:
-            span = [i for i in body if target <= i.address <= instruction.address]
-            if _reaches_end(span):
-                ends[target] = instruction.address
-    spans = list(ends.items())
-    loops = []
-    for begin, end in spans:
-        inner = not any((b, e) != (begin, end) and begin <= b and e <= end for b, e in spans)
-        loops.append(([i for i in body if begin <= i.address <= end], inner))
+            branches.setdefault(target, []).append(instruction.address)
+    follow = _successors(body)
+    spans = []
+    for begin, ends in branches.items():
+        for members in _separate_loops(body, follow, begin, ends):
+            spans.append([i for i in body if i.address in members])
+    edges = [(span[0].address, span[-1].address) for span in spans]
+    return [
+        (span, not any(other != edge and edge[0] <= other[0] and other[1] <= edge[1] for other in edges))
+        for span, edge in zip(spans, edges, strict=True)
+    ]
+
+
+def _separate_loops(
+    body: Sequence[CpuInstruction], follow: Sequence[Sequence[int]], begin: int, ends: Sequence[int]
+) -> list[set[int]]:
+    """Return the addresses of each loop that begins here, by the ends of its backward branches.
+
+    Compilers let an outer loop jump right to the begin of its inner loop: the outer loop then contains the
+    branch of the inner one. Without that, several branches belong to one loop, as after `continue`.
+    """
+    loops: list[set[int]] = []
+    for end in sorted(ends):
+        members = _members(body, follow, begin, end)
+        if not members:
+            continue
+        for index, other in enumerate(loops):
+            if not (other < members or members < other):
+                loops[index] = other | members
+                break
+        else:
+            loops.append(members)
     return loops
 
 
-def _reaches_end(span: Sequence[CpuInstruction]) -> bool:
-    """Whether the last instruction can be reached from the first inside the span.
+def _members(
+    body: Sequence[CpuInstruction], follow: Sequence[Sequence[int]], begin: int, end: int
+) -> set[int]:
+    """Return the addresses from `begin` to `end` that the first reaches, and from which the last is reached.
 
-    A block that the compiler moved out of line also branches back, but cannot be reached from the target.
+    Empty for a block that the compiler moved out of line: it also branches back, but cannot be reached from
+    the target of its branch.
     """
-    index = {instruction.address: i for i, instruction in enumerate(span)}
-    visited, pending = set(), [0]
+    first = next(i for i, instruction in enumerate(body) if instruction.address >= begin)
+    last = next(i for i, instruction in enumerate(body) if instruction.address == end)
+    inside = range(first, last + 1)
+    precede: dict[int, list[int]] = {}
+    for i in inside:
+        for j in follow[i]:
+            if j in inside and j != first:
+                precede.setdefault(j, []).append(i)
+    members, pending = {last}, [last]
     while pending:
-        position = pending.pop()
-        if position == len(span) - 1:
-            return True
-        if position in visited or position >= len(span):
-            continue
-        visited.add(position)
-        if "branch" in span[position].kinds and _branch_target(span[position]) in index:
-            pending.append(index[_branch_target(span[position])])
-        if span[position].name not in ("b", "jmp", "ret", "br"):
-            pending.append(position + 1)
-    return False
+        i = pending.pop()
+        fresh = [j for j in precede.get(i, ()) if j not in members and i != first]
+        members.update(fresh)
+        pending += fresh
+    return {body[i].address for i in members} if first in members else set()
+
+
+def _successors(body: Sequence[CpuInstruction]) -> list[list[int]]:
+    """Return the indices of the instructions that may run after each instruction."""
+    index = {instruction.address: i for i, instruction in enumerate(body)}
+    follow: list[list[int]] = []
+    for i, instruction in enumerate(body):
+        target = _branch_target(instruction) if "branch" in instruction.kinds else -1
+        falls = instruction.name not in ("b", "jmp", "ret", "br")
+        follow.append([j for j in (index.get(target, -1), i + 1 if falls else -1) if 0 <= j < len(body)])
+    return follow
 
 
 def _analyze_loops(instructions: Sequence[CpuInstruction]) -> tuple[MachineLoop, ...]:
@@ -176,12 +218,7 @@ def find_nests(body: Sequence[CpuInstruction]) -> dict[int, int]:
     instructions of a loop can reach each other, whatever their order: they are a strongly connected
     component, which Kosaraju's algorithm finds.
     """
-    index = {instruction.address: i for i, instruction in enumerate(body)}
-    follow: list[list[int]] = []
-    for i, instruction in enumerate(body):
-        target = _branch_target(instruction) if "branch" in instruction.kinds else -1
-        falls = instruction.name not in ("b", "jmp", "ret", "br")
-        follow.append([j for j in (index.get(target, -1), i + 1 if falls else -1) if 0 <= j < len(body)])
+    follow = _successors(body)
     precede: list[list[int]] = [[] for _ in body]
     for i, nexts in enumerate(follow):
         for j in nexts:
