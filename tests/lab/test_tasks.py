@@ -66,24 +66,21 @@ def test_batch_norm_statistics_are_not_trivial() -> None:
     assert norm.running_mean is not None and norm.running_mean.std() > 0.01
 
 
-def load_state(model: nn.Module, state: parameters.State) -> parameters.Source:
-    """Give a model the reference's values, as the judge does."""
-    source, different = parameters.match_state(model, parameters.describe_state(state))
-    parameters.copy_state(model, {name: state[name] for name in different})
-    return source
-
-
 def test_parameters_by_name_by_seed_and_none() -> None:
     state = {"norm.weight": torch.full((4,), 3.0), "norm.bias": torch.full((4,), 4.0)}
     same = nn.Module()
     same.norm = nn.LayerNorm(4)
-    assert load_state(same, state) == "by name" and same.norm.weight[0] == 3
+    assert parameters.load_reference_state(same, state) == "by name" and same.norm.weight[0] == 3
     renamed = nn.Module()
     renamed.scale = nn.LayerNorm(4)
-    assert load_state(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
-    assert load_state(renamed, {}) == "none"
-    assert load_state(same, state | {"steps": torch.tensor(7)}) == "by name", "a counter may be missing"
-    assert load_state(renamed, {"table": torch.arange(4)}) == "by seed", "nothing of it was given"
+    assert parameters.load_reference_state(renamed, state) == "by seed" and renamed.scale.weight[0] == 1
+    assert parameters.load_reference_state(renamed, {}) == "none"
+    assert parameters.load_reference_state(same, state | {"steps": torch.tensor(7)}) == "by name", (
+        "a counter may be missing"
+    )
+    assert parameters.load_reference_state(renamed, {"table": torch.arange(4)}) == "by seed", (
+        "nothing of it was given"
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Memory(torch.nn.Module):
     def forward(self, x):
         key = x.data_ptr()
         self.calls[key] = self.calls.get(key, 0) + 1
-        if self.calls[key] < 60:
+        if self.calls[key] < 20:
             y = torch.empty_like(x)
             lib.go(x, y, x.numel())
             self.seen[key] = y
@@ -211,7 +211,7 @@ def test_where_there_is_no_room_for_the_baseline_nothing_of_it_stays(
 ) -> None:
     """As a GPU would refuse it; a CPU gives whatever is asked for."""
     made = Bench._region
-    left, closed = [1] * 3, []  # two for the candidate's inputs, one of the baseline's two
+    left, closed = [1] * 9, []  # eight for the candidate's inputs, one of the baseline's eight
 
     def scarce(self: Bench) -> Region:
         if not left:

@@ -186,6 +186,13 @@ def copy_state(model: nn.Module, state: State) -> None:
             own[name].copy_(tensor)
 
 
+def load_reference_state(model: nn.Module, state: State) -> Source:
+    """Copy the reference's state into a model with the same names and shapes, else keep its seeded values."""
+    source, different = match_state(model, describe_state(state))
+    copy_state(model, {name: state[name] for name in different})
+    return source
+
+
 def _own_state(model: nn.Module) -> State:
     parameters, buffers = model.named_parameters, model.named_buffers
     return dict(parameters(remove_duplicate=False)) | dict(buffers(remove_duplicate=False))
