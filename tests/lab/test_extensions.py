@@ -85,6 +85,34 @@ def test_the_reason_begins_with_the_compilers_first_error(quick_judge: QuickJudg
         assert "two" in verdict.reason.splitlines()[0]
 
 
+CAUGHT = """
+import os, torch
+FAILED_AHEAD = [name for name in os.listdir(os.environ["KERNELPRO_BUILD_DIR"]) if name.endswith(".failed")]
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        os.environ["PATH"] = "/nonexistent"  # the build must not be tried again
+        try:
+            build()
+        except Exception as error:
+            assert not FAILED_AHEAD or "two" in str(error), error
+    def forward(self, x): return torch.tanh(x)
+"""
+
+
+@pytest.mark.skipif(LANGUAGE.missing() is not None, reason=str(LANGUAGE.missing()))
+def test_a_failed_build_that_the_candidate_catches_is_reported_and_not_repeated(
+    quick_judge: QuickJudge,
+) -> None:
+    source = candidate("int one() { return two; }", CAUGHT.replace('os.environ["PATH"]', "ignored"))
+    verdict = quick_judge.judge(TASK, source, disabled_tripwires=("python",))
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert any("an extension failed to build" in note and "two" in note for note in verdict.notes), (
+        verdict.notes
+    )
+    assert not any("compilers ran" in note for note in verdict.notes)
+
+
 TANH = r"""
 #include <Python.h>
 #include <math.h>

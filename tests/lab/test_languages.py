@@ -118,6 +118,13 @@ def test_cuda_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             {"relu_k"},
         ),
         ("import torch\n# runtime.cuda( in a comment\n", "torch", set()),
+        (
+            'import torch\ncount = 7 // 2\nmodule = load_inline(cuda_sources=r"""\n'
+            "__global__ __launch_bounds__(256, 4)  // at most 4 blocks\n/* of rows */ void norm_k(float* x) {}\n"
+            '""")',
+            "torch",
+            {"norm_k"},
+        ),
     ],
 )
 def test_languages_and_their_kernels_are_recognised(source: str, language: str, kernels: set[str]) -> None:

@@ -219,6 +219,7 @@ def test_broken_tasks_are_one_clear_line(broken: Task, message: str) -> None:
         ("x[0].cummax(-1).values", "[torch.rand(64, 64).sort(-1).values]", "copy of input 0"),
         ("torch.sign(torch.sin(1e9 * x[0]))", "[torch.randn(64, 64)]", "itself is so far off"),
         ("F.relu(x[0] - 2)", "[torch.rand(64, 64)]", "zeros pass"),
+        ("F.relu(x[0] @ x[1] - 40)", "[torch.randn(16, 128), torch.randn(128, 8)]", "zero on . of 9 inputs"),
         ("F.relu(x[0] @ x[1]) * 0.0 + x[0]", "[torch.rand(64, 64), torch.rand(64, 64)]", "copy of input 0"),
         ("x[0][:, :64] + 1e-9 * x[0][:, 64:]", "[torch.randn(64, 128)]", "half of input 0 can be skipped"),
         ("F.dropout(x[0], 0.5, True)", "[torch.randn(64, 64)]", "random.*--mode eval"),

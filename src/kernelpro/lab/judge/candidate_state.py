@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernelpro.lab.languages.machine_code import fingerprint
+from kernelpro.lab.languages.torch import extension_build_error
 from kernelpro.lab.measure.stopwatch import Stopwatch
+from kernelpro.lab.sandbox.extensions import build_errors
 from kernelpro.records import Candidate
 
 
@@ -16,6 +19,8 @@ class CandidateState:
     clock: Stopwatch = field(default_factory=Stopwatch)
     machine_code: str = ""
     """Fingerprint of the candidate's machine code, after its build."""
+    build_errors: tuple[str, ...] = ()
+    """Errors of extensions that failed to build. The candidate caught them."""
     parameters: str | None = None
     """Where its parameters come from, after loading: `by name`, `by seed` or `none`."""
     overwritten: tuple[str, ...] = ()
@@ -26,3 +31,11 @@ class CandidateState:
     """Outputs whose strides differ from the reference's."""
     compile_seconds: float = 0.0
     """Seconds that compilers ran while it was loaded and called for the first time."""
+
+    def set_build(self, artifacts: bytes) -> None:
+        """Take the facts of a build from its artifacts."""
+        self.machine_code = fingerprint(self.candidate.source, artifacts)
+        self.build_errors = tuple(
+            (extension_build_error(error) or error).strip() or "no message"
+            for error in build_errors(artifacts)
+        )

@@ -24,6 +24,8 @@ class Facts:
     """Everything measured about one candidate."""
 
     source: str
+    build_errors: tuple[str, ...]
+    """Errors of extensions that failed to build. The candidate caught them."""
     accuracy: Accuracy
     rounds: Rounds
     burst_skip_reason: str
@@ -118,6 +120,11 @@ def _require_possible_time(own_ms: float, bench: Bench) -> None:
 def _require_own_work(facts: Facts, min_own_share: float) -> None:
     share = facts.own_share or 0.0
     if own_work.is_decoy(facts.source, facts.own_share):
+        if facts.build_errors:
+            raise CandidateRejected(
+                Status.BUILD_FAILED,
+                f"its extension failed to build, and library calls do the work: {facts.build_errors[0]}",
+            )
         raise CandidateRejected(
             Status.CHEATING, f"defines its own kernels, but they take {share:.2%} of the time: a decoy"
         )

@@ -33,7 +33,6 @@ from kernelpro.lab.judge.memory_use import MemoryUse
 from kernelpro.lab.judge.tolerance import TOLERANCE_SAMPLES, Tolerance
 from kernelpro.lab.judge.unseen_shape import UnseenCall, prepare_unseen_call
 from kernelpro.lab.languages import detect
-from kernelpro.lab.languages.machine_code import fingerprint
 from kernelpro.lab.measure import environment
 from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
@@ -216,8 +215,9 @@ class Judge:
         tripwires.inspect(candidate.source, self.options.disabled_tripwires)
         self._report("building")
         with clock("build"):
-            artifacts = self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
-            state.machine_code = fingerprint(candidate.source, artifacts)
+            state.set_build(
+                self.bench.builds.get(candidate, self.bench.target, self.options, self.bench.task)
+            )
         if state.machine_code and state.machine_code in known_machine_code:
             raise DuplicateMachineCode(state.machine_code)
         self.calibrate(candidate)
@@ -327,6 +327,7 @@ class Judge:
         timed_calls = sum(sample.calls for sample in samples)
         return Facts(
             state.candidate.source,
+            state.build_errors,
             accuracy,
             rounds,
             runner.burst_skip_reason,

@@ -40,6 +40,11 @@ _CLEAR_EXCESS = 3.0
 """If an error exceeds the limit by this factor, one seed is enough."""
 _HALVED_SEEDS = 5
 """Seeds for the test whether half of an input can be skipped."""
+_FEW_VALUES = 64
+"""An output with fewer values other than zero may be zero on other seeds."""
+_ZERO_SEEDS = 2
+"""If the output is zero on so many seeds, there is often nothing to compute, and the error of the few other
+values depends on the draw."""
 _PIECE = 1 << 23
 """Elements that are summed at once."""
 
@@ -72,6 +77,12 @@ def probe(oracle: Oracle, tolerance: Tolerance, seeds: list[int], work: Work) ->
     for shortcut in _shortcuts(oracle, first, work):
         if all(shortcut.passes(oracle, limit, seed) for seed in others):
             return f"{shortcut.name} the check on inputs as given: a kernel could skip the work"
+    if _values(oracle.truth(first)) < _FEW_VALUES:
+        zero = sum(not _values(oracle.truth(seed)) for seed in seeds)
+        if zero >= _ZERO_SEEDS:
+            return (
+                f"the output is zero on {zero} of {len(seeds)} inputs as given: a kernel could skip the work"
+            )
     return _skippable(oracle, limit, others)
 
 
@@ -261,6 +272,16 @@ def _replace_half(leaf: torch.Tensor) -> torch.Tensor:
     axis = max(range(leaf.dim()), key=lambda d: leaf.shape[d])
     half = leaf.shape[axis] // 2
     return torch.cat([leaf.narrow(axis, 0, leaf.shape[axis] - half), leaf.narrow(axis, 0, half)], axis)
+
+
+def _values(outputs: Outputs) -> int:
+    """The number of elements that are not zero; counting ends at `_FEW_VALUES`."""
+    count = 0
+    for piece in (piece for leaf in outputs for piece in torch.split(leaf.reshape(-1), _PIECE)):
+        count += int(piece.count_nonzero())
+        if count >= _FEW_VALUES:
+            break
+    return count
 
 
 def _any_finite(leaf: torch.Tensor) -> bool:

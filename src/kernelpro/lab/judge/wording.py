@@ -81,6 +81,8 @@ def standing_notes(bench: Bench, notes: list[str], state: CandidateState) -> Ite
             f"output {index} has other strides than the reference's: a drop-in module copies it, "
             "and the measured times do not include that copy"
         )
+    for error in state.build_errors:
+        yield f"an extension failed to build, and the kernel runs without it: {error.splitlines()[0]}"
     if state.compile_seconds >= _NOTED_COMPILE_SECONDS:
         stage = "after the build, while the kernel was loaded and called for the first time"
         yield f"compilers ran for {state.compile_seconds:.0f} s {stage}"

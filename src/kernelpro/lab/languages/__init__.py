@@ -114,10 +114,13 @@ def without_comments(source: str) -> str:
 _LAUNCH_BOUNDS = re.compile(
     r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)"
 )
+_COMMENT = re.compile(r"//(?:(?!__global__)[^\n])*|/\*(?:(?!__global__).)*?\*/", re.DOTALL)
+"""Comments of C++, also between `__global__` and a kernel's name. In Python, `//` and `/*` mean other things,
+so what contains `__global__` is no comment."""
 _CUDA_KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&]|\\n)*?\b(\w+)\s*\(")
 
 
 def cuda_kernel_names(code: str) -> set[str]:
     """Names of `__global__` functions in CUDA text, also inside Python string literals."""
-    text = _LAUNCH_BOUNDS.sub(" ", code.replace("\\n", "\n"))
+    text = _LAUNCH_BOUNDS.sub(" ", _COMMENT.sub(" ", code.replace("\\n", "\n")))
     return set(_CUDA_KERNEL.findall(text))

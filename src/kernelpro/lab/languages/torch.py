@@ -23,7 +23,9 @@ def kernel_names(source: CandidateSource) -> set[str]:
 
 _BUILD_FAILURES = ("Error building extension", "Ninja is required")
 """Torch's messages for a failed build."""
-_COMPILER_ERROR = re.compile(r"^.*(?:: (?:fatal )?error\b|undefined reference)", re.MULTILINE)
+_COMPILER_ERROR = re.compile(
+    r"^.*(?:: (?:fatal |catastrophic )?error\b|undefined reference|\bfatal +: )", re.MULTILINE
+)
 
 
 def extension_build_error(message: str) -> str | None:

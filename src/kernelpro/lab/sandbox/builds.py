@@ -34,7 +34,7 @@ from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTim
 from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
 _COMPILES = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
-_FORMAT = "2"
+_FORMAT = "3"
 """The format of the artifacts. If it changes, older files in the cache are ignored."""
 _MAX_CACHED_BUILDS = 256
 _MAX_AHEAD_SECONDS = 15.0

@@ -5,7 +5,9 @@ torch decides by paths and file times whether to build again, but both differ be
 
 1. A hash of the name, the sources, the headers beside them and the flags identifies the library.
 2. If KERNELPRO_BUILD_DIR has a library of that hash, it is linked into torch's build folder.
-3. Otherwise torch builds it, and the library is kept in KERNELPRO_BUILD_DIR with its source.
+3. Otherwise torch builds it, and the library is kept in KERNELPRO_BUILD_DIR with its source. If the build
+   fails, its error is kept instead, and raised again by later processes: candidates that catch the error
+   would run compilers in each of them.
 
 The build sandbox fills the folder, and every later process of the same candidate gets it, but no process of
 another candidate (builds.py).
@@ -20,10 +22,12 @@ import inspect
 import os
 import re
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kernelpro.lab.archive import open_tar
 from kernelpro.records import digest
 
 _USES = re.compile(r"\bload_inline\b|\bcpp_extension\b")
@@ -56,6 +60,11 @@ _MISSING_NAME = re.compile(
     r"does not name|is ambiguous|no matching|no instance"
 )
 """Compiler errors that a missing header can cause."""
+_FAILED = ".failed"
+"""Suffix of the file with the error of a build."""
+_TEMPORARY = re.compile(r"\bKilled\b|No space left|[Cc]annot allocate|memory exhausted|[Oo]ut of memory")
+"""Errors that another build may not have."""
+_MAX_ERROR = 20_000
 
 
 def uses_extensions(source: str) -> bool:
@@ -109,15 +118,36 @@ def _build_or_reuse(build: Callable[..., None], **named: Any) -> None:
     if named.get("is_standalone") or not store:
         build(**named)
         return
-    key = _content_hash(named)
-    kept = Path(store) / f"{key}.so"
+    named["verbose"] = False  # torch then puts the compilers' output into the error
+    kept = Path(store) / f"{_content_hash(named)}.so"
+    failed = kept.with_suffix(_FAILED)
     library = Path(named["build_directory"]) / f"{named['name']}.so"
+    if failed.exists():
+        raise RuntimeError(failed.read_text(encoding="utf-8"))
     if not kept.exists():
-        _build(build, named)
+        try:
+            _build(build, named)
+        except RuntimeError as error:
+            text = str(error).replace(f"{library.parent.parent}/", "")  # the same in all sandboxes
+            if not _TEMPORARY.search(text):
+                failed.write_text(text[-_MAX_ERROR:], encoding="utf-8")
+            raise RuntimeError(text) from None
         _keep(library, kept, named["sources"])
     library.unlink(missing_ok=True)
     library.parent.mkdir(parents=True, exist_ok=True)
     library.symlink_to(kept)
+
+
+def build_errors(artifacts: bytes) -> list[str]:
+    """The errors of extensions that failed to build, from the artifacts of a build, which are untrusted."""
+    if not artifacts:
+        return []
+    try:
+        with open_tar(artifacts) as archive:
+            files = [archive.extractfile(member) for member in archive if member.name.endswith(_FAILED)]
+            return [file.read(_MAX_ERROR).decode(errors="replace") for file in files if file]
+    except (tarfile.TarError, ValueError, OSError, EOFError):
+        return []
 
 
 def _content_hash(named: dict[str, Any]) -> str:
