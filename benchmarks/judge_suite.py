@@ -41,6 +41,7 @@ from typing import Any
 from suite_rows import format_tables, read_rows
 
 from kernelpro.lab.compile_ahead import AheadCompilers, AheadRequest, AheadResult
+from kernelpro.lab.sandbox.extensions import uses_extensions
 from kernelpro.pools.local import LocalPool
 from kernelpro.records import Candidate, Job, Options, Result, StudyData, digest
 from kernelpro.suites.judging import BenchJob
@@ -49,10 +50,12 @@ from kernelpro.suites.published import find_published, is_published
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 Row = dict[str, Any]
+MAX_IN_POOL = 12
+"""Judgements in the pool: enough to keep the device busy, few enough to lose little at the end."""
+WITHOUT_BUILD_FIRST = 25
+"""Published kernels without an extension that come first. The first extensions take a minute to build."""
 AHEAD_CONTEXT_GB = 0.7
 """Device memory of a process that compiles ahead."""
-MAX_IN_POOL = 12
-"""Judgements in the pool: enough to build candidates ahead, few enough to lose little at the end."""
 WORKER_LOG_BYTES = 4000
 """Of a worker's error output in a row without a verdict."""
 
@@ -103,6 +106,13 @@ def interleave(items: Sequence[Item]) -> list[Item]:
         for position, item in enumerate(level)
     ]
     return [item for *_, item in sorted(placed, key=lambda entry: entry[:2])]
+
+
+def after_first_builds(items: Sequence[Item]) -> list[Item]:
+    """Put kernels with extensions behind some that need no compiler: the first builds end meanwhile."""
+    slow = [item for item in items if item.published and uses_extensions(item.published.source)]
+    fast = [item for item in items if item not in slow]
+    return [*fast[:WITHOUT_BUILD_FIRST], *slow, *fast[WITHOUT_BUILD_FIRST:]]
 
 
 # --- the device ------------------------------------------------------------------------------------------
@@ -197,6 +207,7 @@ class SuiteRun:
         with self.worker_log.open("ab") as log:
             os.dup2(log.fileno(), 2)  # workers inherit it: their tracebacks are part of the results
         self.file = (out / "rows.jsonl").open("a", encoding="utf-8")
+        self.stages = (out / "stages.log").open("a", encoding="utf-8")
         ahead = AheadCompilers(options.ahead, out / "ahead.log") if options.ahead else None
         memory = MemoryWatch() if options.target == "cuda" else None
         try:
@@ -211,6 +222,7 @@ class SuiteRun:
             if memory:
                 memory.close()
             self.file.close()
+            self.stages.close()
 
     def _loop(self, ahead: AheadCompilers | None) -> bool:
         limit = self.options.sample or len(self.items)
@@ -255,11 +267,21 @@ class SuiteRun:
         self.accepted += 1
         if item.key not in self.done:
             self.ready.append(item)
+            if item.published and self.options.target == "cuda":
+                # extensions take a minute of a core: all builds start now
+                self.pool.build_ahead(item.problem.task, "cuda", self.judge, (item.published,))
 
     def _submit(self, item: Item) -> None:
         what, candidate = item.candidate()
         job = BenchJob(item.problem, self.options.target, self.judge, candidate)
-        self.judging[self.pool.submit(job.job())] = item, what, job
+        label = item.problem.label[:50]
+        future = self.pool.submit(job.job(), lambda report: self._note_stage(label, report.stage))
+        self.judging[future] = item, what, job
+
+    def _note_stage(self, label: str, stage: str) -> None:
+        """Write a stage of a job to OUT/stages.log, which shows where a job that does not end stays."""
+        self.stages.write(f"{time.monotonic() - self.started:7.1f} s {label:50} {stage}\n")
+        self.stages.flush()
 
     def _finish(self, item: Item, what: str, job: BenchJob, result: Result) -> None:
         now = time.monotonic()
@@ -377,7 +399,7 @@ def main() -> int:
     if options.sample:
         random.Random(options.seed).shuffle(items)
     else:
-        items = interleave(items)
+        items = after_first_builds(interleave(items))
     rows = read_rows([options.out / "rows.jsonl", *options.previous])
     done = {row["key"] for row in rows if not (options.retry and (row["status"] == "error" or row["lost"]))}
     if not options.sample:
