@@ -67,10 +67,11 @@ def gpu(worker: JobRunner) -> Iterator[GuardedJudge]:
     judge.close()
 
 
-ALL = tuple(product(BUFFERS, ("before", "after"), REACHES))
+SIDES = ("before", "after")
+ALL = tuple(product(BUFFERS, SIDES, REACHES))
 EACH = tuple(
     (buffer, side, reach)
-    for (buffer, side), reach in zip(product(BUFFERS, ("before", "after")), cycle(REACHES), strict=False)
+    for (buffer, side), reach in zip(product(BUFFERS, SIDES), cycle(REACHES), strict=False)
 )
 """Both sides of each buffer, and each reach: a third of all."""
 SOME: tuple[tuple[str, str, str], ...] = (("output", "after", "row"), ("scratch", "before", "element"))
@@ -107,6 +108,32 @@ def test_all_stores_out_of_bounds_are_found_on_a_cpu(
 @pytest.mark.parametrize("language", ["cuda", "triton", "load_inline_cuda"])
 def test_stores_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
     _require_found(gpu, language, SOME if language.startswith("load_inline") else ALL)
+
+
+def _require_additions_found(
+    judge: GuardedJudge, language: str, edges: Iterable[tuple[str, str]] = tuple(product(BUFFERS, SIDES))
+) -> None:
+    """A kernel that adds to memory out of bounds changes neither NaN nor huge numbers there."""
+    faulty = {(buffer, side): write_kernel(language, buffer, side, 1, adds=True) for buffer, side in edges}
+    judge.build(faulty.values())
+    for (buffer, side), source in faulty.items():
+        edge = "after the end" if side == "after" else "before the start"
+        reason = judge.check(source)
+        assert reason.startswith("writes out of bounds: ") and f" {edge} of " in reason, (
+            buffer,
+            side,
+            reason,
+        )
+
+
+def test_additions_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge) -> None:
+    _require_additions_found(cpu, "cpp", [("output", "after"), ("input", "before")])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["cuda", "triton"])
+def test_additions_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
+    _require_additions_found(gpu, language)
 
 
 def test_a_guarded_process_never_asks_its_allocator_about_memory() -> None:
