@@ -166,6 +166,9 @@ class CudaGuards:
 
     # --- what the server calls -----------------------------------------------------------------------
 
+    def watch(self) -> None:
+        """Do nothing: all of torch's buffers have guards from the start."""
+
     def fill(self, byte: int) -> None:
         """Fill all margins, and from now on new buffers, with `byte`."""
         if not self._checked:
