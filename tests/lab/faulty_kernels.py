@@ -62,7 +62,7 @@ extern "C" int scale(const float* x, const float* w, const float* y, float* scra
     for (long r = 0; r < 64; ++r)
         for (long j = 0; j < 250; ++j) scratch[r * 250 + j] = x[r * 250 + j] * w[j];
     for (long i = 0; i < 64 * 250; ++i) out[i] = scratch[i] + y[i];
-    for (long i = 0; i < count; ++i) bad[start + i] = 1.5f + i;
+    for (long i = 0; i < count; ++i) bad[start + i] STORE 1.5f + i;
     return 0;
 }
 """)
@@ -82,7 +82,7 @@ at::Tensor scale(at::Tensor x, at::Tensor w, at::Tensor y, long which, long afte
     for (long i = 0; i < 64 * 250; ++i) po[i] = (ps[i] = px[i] * pw[i % 250]) + py[i];
     float* bad = which == 0 ? po : which == 1 ? py : which == 2 ? pw : ps;
     const long size = which == 2 ? 250 : 64 * 250;
-    for (long i = 0; i < count; ++i) bad[(after ? size : -count) + i] = 1.5f + i;
+    for (long i = 0; i < count; ++i) bad[(after ? size : -count) + i] STORE 1.5f + i;
     return out;
 }
 """
@@ -94,7 +94,7 @@ __global__ void scale_kernel(const float* x, const float* w, const float* y, flo
     for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < 64 * 250; i += gridDim.x * blockDim.x)
         out[i] = (scratch[i] = x[i] * w[i % 250]) + y[i];
     for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-        bad[start + i] = 1.5f + i;
+        bad[start + i] STORE 1.5f + i;
 }"""
 _INLINE_CUDA = '''
 import torch
@@ -127,7 +127,7 @@ import torch
 
 def store(tensor, start, count):
     address = tensor.data_ptr() + 4 * start
-    np.ctypeslib.as_array((ctypes.c_float * max(count, 1)).from_address(address))[:count] = 1.5
+    np.ctypeslib.as_array((ctypes.c_float * max(count, 1)).from_address(address))[:count] STORE 1.5
 """
 _CUDA = '''
 import torch
@@ -155,7 +155,8 @@ def scale_kernel(x, w, y, scratch, out, bad, start, count, BLOCK: tl.constexpr):
     product = tl.load(x + at, inside) * tl.load(w + at % 250, inside)
     tl.store(scratch + at, product, inside)
     tl.store(out + at, product + tl.load(y + at, inside), inside)
-    tl.store(bad + start + at, 1.5 + at, at < count)
+    bad += start + at
+    tl.store(bad, SUM 1.5 + at, at < count)
 """
 _NATIVE_CALL = "lib.scale(x, self.weight, y, scratch, out, buffers[{buffer!r}], {start}, {count})"
 _INLINE_CALL = "out = extension.scale(x, self.weight, y, {index}, {after}, {count})"
@@ -176,11 +177,13 @@ _LANGUAGES = {
 }
 
 
-def write_kernel(language: str, buffer: str, side: str, count: int) -> str:
-    """The source of a candidate that writes `count` floats before or after a buffer."""
+def write_kernel(language: str, buffer: str, side: str, count: int, adds: bool = False) -> str:
+    """The source of a candidate that writes `count` floats before or after a buffer, or adds to them."""
     prelude, call = _LANGUAGES[language]
     after = int(side == "after")
     start = _START.format(buffer=buffer, after=after, count=count)
     index = list(BUFFERS).index(buffer)
     filled = call.format(buffer=buffer, after=after, start=start, count=count, index=index)
+    prelude = prelude.replace("STORE", "+=" if adds else "=")
+    prelude = prelude.replace("SUM", "tl.load(bad, at < count) +" if adds else "")
     return prelude + _MODEL.format(call=filled)

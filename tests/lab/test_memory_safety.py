@@ -67,10 +67,11 @@ def gpu(worker: JobRunner) -> Iterator[GuardedJudge]:
     judge.close()
 
 
-ALL = tuple(product(BUFFERS, ("before", "after"), REACHES))
+SIDES = ("before", "after")
+ALL = tuple(product(BUFFERS, SIDES, REACHES))
 EACH = tuple(
     (buffer, side, reach)
-    for (buffer, side), reach in zip(product(BUFFERS, ("before", "after")), cycle(REACHES), strict=False)
+    for (buffer, side), reach in zip(product(BUFFERS, SIDES), cycle(REACHES), strict=False)
 )
 """Both sides of each buffer, and each reach: a third of all."""
 SOME: tuple[tuple[str, str, str], ...] = (("output", "after", "row"), ("scratch", "before", "element"))
@@ -107,6 +108,32 @@ def test_all_stores_out_of_bounds_are_found_on_a_cpu(
 @pytest.mark.parametrize("language", ["cuda", "triton", "load_inline_cuda"])
 def test_stores_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
     _require_found(gpu, language, SOME if language.startswith("load_inline") else ALL)
+
+
+def _require_additions_found(
+    judge: GuardedJudge, language: str, edges: Iterable[tuple[str, str]] = tuple(product(BUFFERS, SIDES))
+) -> None:
+    """A kernel that adds to memory out of bounds changes neither NaN nor huge numbers there."""
+    faulty = {(buffer, side): write_kernel(language, buffer, side, 1, adds=True) for buffer, side in edges}
+    judge.build(faulty.values())
+    for (buffer, side), source in faulty.items():
+        edge = "after the end" if side == "after" else "before the start"
+        reason = judge.check(source)
+        assert reason.startswith("writes out of bounds: ") and f" {edge} of " in reason, (
+            buffer,
+            side,
+            reason,
+        )
+
+
+def test_additions_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge) -> None:
+    _require_additions_found(cpu, "cpp", [("output", "after"), ("input", "before")])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["cuda", "triton"])
+def test_additions_out_of_bounds_are_found_on_a_gpu(gpu: GuardedJudge, language: str) -> None:
+    _require_additions_found(gpu, language)
 
 
 def test_a_guarded_process_never_asks_its_allocator_about_memory() -> None:
@@ -147,6 +174,7 @@ assert torch.cuda.memory_allocated() == 0
         "std::vector<float> s(1000); use(s.data()); s.data()[1000] = 2; use(s.data());",
         "static float* s = (float*)malloc(4000); s[1000] = 2; use(s);",
         "static float* s = nullptr; if (!s) s = (float*)malloc(400); s = (float*)realloc(s, 4000); s[1000] = 2; use(s);",
+        "static float* s[99]; for (auto& t : s) if (!t) t = (float*)malloc(4000); s[98][1000] = 2; use(s[98]);",
     ],
 )
 def test_a_store_behind_memory_of_its_own_is_found(cpu: GuardedJudge, scratch: str) -> None:
@@ -157,6 +185,42 @@ def test_a_store_behind_memory_of_its_own_is_found(cpu: GuardedJudge, scratch: s
     )
     assert cpu.check(source) == "writes out of bounds: 4 bytes after the end of a scratch buffer (4000 bytes)"
     assert cpu.check(source.replace("[1000] = 2", "[999] = 2")) == ""
+
+
+def test_stores_around_memory_that_outlives_a_call_are_found(cpu: GuardedJudge) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    native = """#include <cstdlib>
+        static float* s;
+        extern "C" int setup() { s = (float*)malloc(4000); return 0; }
+        extern "C" int"""
+    source = honest.replace('extern "C" int', native).replace(
+        "self.weight = ", "lib.setup()\n        self.weight = "
+    )
+    for index, place in ((-1, "4 bytes before the start"), (3000, "4 bytes after the end")):
+        reason = cpu.check(source.replace("return 0;\n}\n", f"s[{index}] = 2;\n    return 0;\n}}\n"))
+        assert reason.startswith(f"writes out of bounds: {place} of a scratch buffer (4000 bytes)"), reason
+    assert cpu.check(source.replace("return 0;\n}\n", "s[999] = 2;\n    return 0;\n}\n")) == ""
+
+
+@pytest.mark.parametrize(
+    ("buffer", "address", "places"),
+    [
+        ("np.empty(1000, np.float32)", "s.ctypes.data", (-1, 1000, 3000)),
+        ("(ctypes.c_float * 1000)()", "ctypes.addressof(s)", (1000,)),
+    ],
+)
+def test_stores_around_buffers_of_python_are_found(
+    cpu: GuardedJudge, buffer: str, address: str, places: tuple[int, ...]
+) -> None:
+    honest = "import ctypes\nimport numpy as np\n" + write_kernel("cpp", "output", "after", 0)
+
+    def storing(place: int) -> str:
+        store = f"s = self.s = {buffer}; ctypes.c_float.from_address({address} + 4 * {place}).value = 2"
+        return honest.replace("        return out", f"        {store}\n        return out")
+
+    for place in places:
+        assert "of a scratch buffer (4000 bytes)" in cpu.check(storing(place))
+    assert cpu.check(storing(999)) == ""
 
 
 def test_a_store_in_a_later_call_is_found(cpu: GuardedJudge) -> None:

@@ -5,8 +5,8 @@
  2. The judge calls the candidate once for each fill of the margins. The parent checks the margins of the
     inputs, the child those of parameters, outputs and scratch buffers. Then the output is checked against
     the oracle.
- 3. Up to _MORE_CALLS further calls follow, on inputs of other distributions, after which all margins are
-    checked again.
+ 3. Up to _MORE_CALLS further calls follow, on inputs of other distributions and with another fill, after
+    which all margins are checked again.
  4. An overwritten margin or parameter, or an output that is wrong only here, makes the candidate `wrong`.
  5. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
     status.
@@ -29,7 +29,15 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.profile import sanitizer
 from kernelpro.lab.sandbox import cpu_guards
-from kernelpro.lab.sandbox.guards import FAULT, FILLS, MARGIN_BYTES, Damage, InputMargins, parse_damages
+from kernelpro.lab.sandbox.guards import (
+    FAULT,
+    FILLS,
+    LATER_FILL,
+    MARGIN_BYTES,
+    Damage,
+    InputMargins,
+    parse_damages,
+)
 from kernelpro.lab.sandbox.memory import Region, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
@@ -175,15 +183,19 @@ class GuardedCalls:
                     f"its result depends on memory that it did not write, or on memory outside its buffers "
                     f"(filled with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
-        self._call_again(participant)
-        _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
+        self._call_again(participant, margins)
+        _require_intact(margins.damages(raw, LATER_FILL) + self._reported_damages(participant))
 
-    def _call_again(self, participant: Participant) -> None:
+    def _call_again(self, participant: Participant, margins: InputMargins) -> None:
         """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
-        around, and an index that depends on values leaves its buffer only for some. The most extreme values
-        come first."""
+        around, an index that depends on values leaves its buffer only for some, and a kernel that adds to
+        memory changes only LATER_FILL. The most extreme values come first."""
         seconds, begun, unusual = self._bench.options.call_timeout, time.monotonic(), self._unusual[::-1]
         participant.unmap_outputs()
+        participant.prepare(seconds, fill=LATER_FILL)
+        margins.fill(participant.regions[0].raw, LATER_FILL)
+        if self._bench.target == "cuda":
+            torch.cuda.synchronize()
         for number in range(_MORE_CALLS):
             if number < len(unusual):
                 participant.write_inputs(0, self._bench.oracle.inputs(*unusual[number])[1])

@@ -90,6 +90,7 @@ class CandidateServer(RequestServer):
         self._loads += 1
         name = "candidate" if self._loads == 1 else f"design{self._loads}_candidate"
         factory = _import_factory(request["source"], bundle["artifacts"], name)
+        self.before_construction()
         init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
         try:
             model = _construct(factory, init, request["seed"], request["init_device"])
@@ -105,6 +106,9 @@ class CandidateServer(RequestServer):
             factory, init, request["seed"], request["init_device"]
         )
         return {"parameters": source, "different": different}, b""
+
+    def before_construction(self) -> None:
+        """Called when the candidate has been imported, but not constructed."""
 
     def set_state(self, request: Request, tail: bytes) -> Reply:
         """Copy the reference's values into parameters, then move the model to the device."""

@@ -63,21 +63,14 @@ void fill_margins(const Block& block) {
   memset(block.start + block.size, fill_byte, block.end() - block.start - block.size);
 }
 
-void* guarded_allocate(size_t size) {
-  if (!size) return nullptr;
-  const size_t page = Block::page();
-  size_t margin, gap;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    margin = large_left ? margin_bytes : page;
-    gap = large_left ? page : kSmallGap;
-    if (large_left) --large_left;
-  }
-  margin = (margin + page - 1) / page * page;
+// A new block; null if there is no memory.
+void* map_block(size_t size, bool large) {
+  const size_t page = Block::page(), gap = large ? page : kSmallGap;
+  const size_t margin = ((large ? margin_bytes : page) + page - 1) / page * page;
   const size_t data = (size + page - 1) / page * page;
   Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap};
   void* mapping = mmap(nullptr, block.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  if (mapping == MAP_FAILED) return nullptr;
   block.mapping = static_cast<unsigned char*>(mapping);
   block.start = block.mapping + gap + margin;
   mprotect(block.mapping, gap, PROT_NONE);
@@ -89,19 +82,34 @@ void* guarded_allocate(size_t size) {
   return block.start;
 }
 
-void guarded_free(void* start) {
-  if (!start) return;
-  Block block;
+void* guarded_allocate(size_t size) {
+  if (!size) return nullptr;
+  bool large;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    auto found = blocks->find(start);
-    if (found == blocks->end()) return;
-    block = found->second;
-    blocks->erase(found);
-    check_margin(block, false);
-    check_margin(block, true);
+    large = large_left > 0;
+    large_left -= large;
   }
-  munmap(block.mapping, block.mapped);
+  void* start = map_block(size, large);
+  if (!start) throw std::bad_alloc();
+  return start;
+}
+
+// Checks the margins of a block and forgets it, but leaves it mapped. Its mapping is null if it is none.
+Block remove_block(void* start) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = blocks->find(start);
+  if (found == blocks->end()) return {};
+  Block block = found->second;
+  blocks->erase(found);
+  check_margin(block, false);
+  check_margin(block, true);
+  return block;
+}
+
+void guarded_free(void* start) {
+  if (!start) return;
+  if (Block block = remove_block(start); block.mapping) munmap(block.mapping, block.mapped);
 }
 
 struct GuardedAllocator final : c10::Allocator {
@@ -156,6 +164,7 @@ extern "C" void kernelpro_guards_fill(int byte) {
   heap::check_all(false);
   fill_byte = static_cast<unsigned char>(byte);
   large_left = kLargeMargins;
+  heap::allow_mappings();
   for (auto& [start, block] : *blocks) fill_margins(block);
   heap::check_all(true);
 }

@@ -63,12 +63,16 @@ class CpuGuards:
         self._library = ctypes.CDLL(str(path))
         self._library.kernelpro_guards_install(ctypes.c_size_t(MARGIN_BYTES))
 
-    def fill(self, byte: int) -> None:
-        """Fill all margins, and from now on new buffers, with `byte`."""
-        for path in build_directory().glob("*.so"):  # before the first call: what it allocates may stay
+    def watch(self) -> None:
+        """Guard what the libraries loaded until now will get from malloc."""
+        for path in build_directory().glob("*.so"):  # before their first call: what it allocates may stay
             with contextlib.suppress(OSError):
                 ctypes.CDLL(str(path))
-        self._library.kernelpro_guards_watch(os.getcwd().encode())  # libraries loaded since the last call
+        self._library.kernelpro_guards_watch(os.getcwd().encode())
+
+    def fill(self, byte: int) -> None:
+        """Fill all margins, and from now on new buffers, with `byte`."""
+        self.watch()
         self._library.kernelpro_guards_fill(byte)
 
     def damages(self, names: Mapping[int, str]) -> list[Damage]:

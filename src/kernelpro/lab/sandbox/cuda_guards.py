@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.guards import FILLS, MARGIN_BYTES, Damage, Side, changed_bytes
+from kernelpro.lab.sandbox.guards import FILLS, LATER_FILL, MARGIN_BYTES, Damage, Side, changed_bytes
 
 _MAX_FREED_BYTES = 8 << 30
 """If freed blocks that have not been checked exceed this, they are checked at the next allocation: autotuners
@@ -78,7 +78,8 @@ class CudaGuards:
         self._checked = False
         """Whether all margins were checked and nothing has run since."""
         self._host = torch.empty(MARGIN_BYTES, dtype=torch.uint8)
-        self._intact = {byte: ctypes.create_string_buffer(bytes([byte]) * MARGIN_BYTES) for byte in FILLS}
+        fills = (*FILLS, LATER_FILL)
+        self._intact = {byte: ctypes.create_string_buffer(bytes([byte]) * MARGIN_BYTES) for byte in fills}
         self._live: dict[int, _Block] = {}
         self._freed: list[_Block] = []
         self._reusable: defaultdict[int, list[_Block]] = defaultdict(list)
@@ -164,6 +165,9 @@ class CudaGuards:
         gpu.synchronize_stream(self._stream)
 
     # --- what the server calls -----------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Do nothing: all of torch's buffers have guards from the start."""
 
     def fill(self, byte: int) -> None:
         """Fill all margins, and from now on new buffers, with `byte`."""

@@ -49,6 +49,11 @@ class GuardedServer(CandidateServer):
         self._settings = _settings()
         return {"guarded": self._guards is not None}, b""
 
+    def before_construction(self) -> None:
+        """Guard what its constructor allocates."""
+        if self._guards:
+            self._guards.watch()
+
     def set_state(self, request: Request, tail: bytes) -> Reply:
         """As a candidate's child does; then remember the parameters' values."""
         reply = super().set_state(request, tail)

@@ -9,7 +9,11 @@ and cuda_guards.py). Margins and new buffers are filled with one byte, which is 
     0xFB   a large negative number
 
 So a result that depends on memory outside a buffer, or on memory that was never written, is wrong in at least
-one of these calls. Reads that do not change the result are not detected.
+one of these calls. Reads that do not change the result are not detected. Further calls use
+
+    0x3B   a small positive number
+
+because an addition does not change the first three: NaN stays NaN, and the others exceed 1e36 in magnitude.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ from kernelpro.lab.sandbox.memory import Slot
 MARGIN_BYTES = (1 << 20) + (64 << 10)
 """The size of each margin: an index that is off by a row, or by a megabyte, falls into it."""
 FILLS = (0xFF, 0x7B, 0xFB)
-"""The byte of margins and new buffers, one for each guarded call."""
+"""The byte of margins and new buffers, one for each of the first guarded calls."""
+LATER_FILL = 0x3B
+"""The byte of margins and new buffers in further calls."""
 FAULT = "kernelpro-guard:"
 """The first word of the line that the child prints when a page behind a margin is accessed."""
 _MAX_DAMAGES = 64

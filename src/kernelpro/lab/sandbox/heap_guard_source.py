@@ -1,10 +1,15 @@
-"""Guards behind memory that a candidate's own libraries get from malloc or `new`: C++ source.
+"""Guards around memory that a candidate's own libraries get from malloc or `new`, and around numpy's: C++ source.
 
 It is part of the library of cpu_guard_source.py. It redirects calls in a library's table of imported
-functions: malloc and related functions in the candidate's libraries, free and realloc in all libraries. A
-block is a plain block of malloc with a margin behind its end, so any free can release it. It is overwritten
-when it is freed, so that a result which still depends on it is wrong. There is no margin before it, because
-malloc keeps its bookkeeping there and aborts if that was overwritten.
+functions: malloc and related functions in the candidate's libraries, in numpy and in Python, and free and
+realloc in all libraries. There are two kinds of blocks:
+
+ - In each call, the first blocks of the candidate's libraries and of numpy are blocks of cpu_guard_source.py,
+   with margins on both sides.
+ - Further ones, and those of Python, are plain blocks of malloc with a small margin behind their end. There is
+   no margin before them, because malloc keeps its bookkeeping there and aborts if that was overwritten.
+
+A block is overwritten when it is freed, so that a result which still depends on it is wrong.
 """
 
 SOURCE = r"""
@@ -19,7 +24,16 @@ namespace heap {
 constexpr size_t kMargin = 4096, kSlots = 1 << 16;
 enum : uintptr_t { kEmpty = 0, kDeleted = 1 };
 
-struct Entry { uintptr_t start; size_t size; };
+struct Entry { uintptr_t start; size_t size; bool mapped; };
+
+enum Owner { kCandidate, kNumpy, kPython, kOwners };
+constexpr int kMappings[kOwners] = {64, 64, 0};
+std::atomic<int> mappings_left[kOwners] = {kMappings[0], kMappings[1], kMappings[2]};
+
+// The blocks freed last stay mapped, so that reading them gives the fill.
+constexpr size_t kFreed = 16, kMaxFreedBytes = 16 << 20;
+Block freed[kFreed];
+size_t next_freed = 0;
 
 // A table of its own, without malloc: free is called while it is locked.
 std::mutex mutex;
@@ -28,12 +42,12 @@ size_t used = 0;
 
 size_t slot_of(uintptr_t start) { return (start >> 4) * 0x9E3779B97F4A7C15ull >> 48; }
 
-void insert(uintptr_t start, size_t size) {
+void insert(uintptr_t start, size_t size, bool mapped) {
   if (used >= kSlots / 2) return;
   size_t slot = slot_of(start);
   while (entries[slot].start > kDeleted) slot = (slot + 1) % kSlots;
   used += entries[slot].start == kEmpty;
-  entries[slot] = {start, size};
+  entries[slot] = {start, size, mapped};
 }
 
 Entry* find(uintptr_t start) {
@@ -60,70 +74,116 @@ void* track(void* start, size_t size, bool fresh) {
   if (!start) return start;
   if (fresh) memset(start, fill_byte, size);
   std::lock_guard<std::mutex> lock(mutex);
-  Entry entry{reinterpret_cast<uintptr_t>(start), size};
+  Entry entry{reinterpret_cast<uintptr_t>(start), size, false};
   refill(entry);
-  insert(entry.start, size);
+  insert(entry.start, size, false);
   return start;
 }
 
-void forget(void* start, bool overwrite) {
-  if (!start) return;
+// Checks a block and forgets it, without freeing it. An unknown block has size 0.
+Entry forget(void* start) {
   std::lock_guard<std::mutex> lock(mutex);
-  Entry* entry = find(reinterpret_cast<uintptr_t>(start));
-  if (!entry) return;
-  check(*entry);
-  if (overwrite) memset(start, fill_byte, entry->size);
-  entry->start = kDeleted;
+  Entry* found = start ? find(reinterpret_cast<uintptr_t>(start)) : nullptr;
+  if (!found) return {kEmpty, 0, false};
+  Entry entry = *found;
+  if (!entry.mapped) check(entry);
+  found->start = kDeleted;
+  return entry;
 }
 
-bool too_large(size_t size) { return size > PTRDIFF_MAX - kMargin; }
-
-void* guarded_malloc(size_t size) {
-  return too_large(size) ? malloc(size) : track(malloc(size + kMargin), size, true);
+void free_mapped(void* start) {
+  Block block = remove_block(start);
+  if (!block.mapping) return;
+  memset(block.start, fill_byte, block.size);
+  if (block.mapped <= kMaxFreedBytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::swap(block, freed[next_freed++ % kFreed]);
+  }
+  if (block.mapping) munmap(block.mapping, block.mapped);
 }
-void* guarded_calloc(size_t count, size_t each) {
+
+// A block with margins on both sides; null if it gets none.
+void* map(size_t size, Owner owner) {
+  if (!size || mappings_left[owner].fetch_sub(1) <= 0) return nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!entries || used >= kSlots / 2) return nullptr;
+  }
+  void* start = map_block(size, true);
+  std::lock_guard<std::mutex> lock(mutex);
+  if (start) insert(reinterpret_cast<uintptr_t>(start), size, true);
+  return start;
+}
+
+bool too_large(size_t size) { return size > PTRDIFF_MAX / 2; }
+
+template <Owner owner> void* guarded_malloc(size_t size) {
+  if (too_large(size)) return malloc(size);
+  void* start = map(size, owner);
+  return start ? start : track(malloc(size + kMargin), size, true);
+}
+template <Owner owner> void* guarded_calloc(size_t count, size_t each) {
   size_t size;
   if (__builtin_mul_overflow(count, each, &size) || too_large(size)) { errno = ENOMEM; return nullptr; }
+  if (void* start = map(size, owner)) return memset(start, 0, size);
   return track(calloc(1, size + kMargin), size, false);
 }
-void* guarded_memalign(size_t alignment, size_t size) {
-  return too_large(size) ? nullptr : track(memalign(alignment, size + kMargin), size, true);
+template <Owner owner> void* guarded_memalign(size_t alignment, size_t size) {
+  if (too_large(size)) return nullptr;
+  void* start = alignment <= Block::page() ? map(size, owner) : nullptr;
+  return start ? start : track(memalign(alignment, size + kMargin), size, true);
 }
-int guarded_posix_memalign(void** into, size_t alignment, size_t size) {
-  if (too_large(size)) return ENOMEM;
-  int code = posix_memalign(into, alignment, size + kMargin);
-  if (!code) track(*into, size, true);
-  return code;
+template <Owner owner> int guarded_posix_memalign(void** into, size_t alignment, size_t size) {
+  void* start = guarded_memalign<owner>(alignment, size);
+  if (!start) return ENOMEM;
+  *into = start;
+  return 0;
 }
-void* guarded_new(size_t size) {
-  void* start = guarded_malloc(size ? size : 1);
+template <Owner owner> void* guarded_new(size_t size) {
+  void* start = guarded_malloc<owner>(size ? size : 1);
   if (!start) throw std::bad_alloc();
   return start;
 }
-void* guarded_new_aligned(size_t size, size_t alignment) {
-  void* start = guarded_memalign(alignment, size ? size : 1);
+template <Owner owner> void* guarded_new_aligned(size_t size, size_t alignment) {
+  void* start = guarded_memalign<owner>(alignment, size ? size : 1);
   if (!start) throw std::bad_alloc();
   return start;
 }
-void* guarded_realloc(void* start, size_t size) {
-  forget(start, false);
+// The rest of a realloc of a mapped block: its content moves to `into`.
+void* move(void* start, size_t old_size, void* into, size_t size) {
+  if (into) memcpy(into, start, old_size < size ? old_size : size);
+  free_mapped(start);
+  return into;
+}
+template <Owner owner> void* guarded_realloc(void* start, size_t size) {
+  Entry old = forget(start);
+  if (old.mapped) return move(start, old.size, size ? guarded_malloc<owner>(size) : nullptr, size);
   return !size || too_large(size) ? realloc(start, size) : track(realloc(start, size + kMargin), size, false);
 }
 // for libraries that are not the candidate's: their new blocks stay as they are
 void* checked_realloc(void* start, size_t size) {
-  forget(start, false);
-  return realloc(start, size);
+  Entry old = forget(start);
+  return old.mapped ? move(start, old.size, size ? malloc(size) : nullptr, size) : realloc(start, size);
 }
-void checked_free(void* start) { forget(start, true); free(start); }
+void checked_free(void* start) {
+  Entry old = forget(start);
+  if (old.mapped) return free_mapped(start);
+  if (old.size) memset(start, fill_byte, old.size);
+  free(start);
+}
 
 struct Redirection { const char* name; void* function; };
-const Redirection kOwn[] = {
-  {"malloc", (void*)guarded_malloc}, {"calloc", (void*)guarded_calloc}, {"realloc", (void*)guarded_realloc},
-  {"memalign", (void*)guarded_memalign}, {"aligned_alloc", (void*)guarded_memalign},
-  {"posix_memalign", (void*)guarded_posix_memalign}, {"_Znwm", (void*)guarded_new},
-  {"_Znam", (void*)guarded_new}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned},
-  {"_ZnamSt11align_val_t", (void*)guarded_new_aligned}, {"free", (void*)checked_free},
-};
+template <Owner owner> const Redirection (&redirections())[11] {
+  static const Redirection all[] = {
+    {"malloc", (void*)guarded_malloc<owner>}, {"calloc", (void*)guarded_calloc<owner>},
+    {"realloc", (void*)guarded_realloc<owner>}, {"memalign", (void*)guarded_memalign<owner>},
+    {"aligned_alloc", (void*)guarded_memalign<owner>},
+    {"posix_memalign", (void*)guarded_posix_memalign<owner>}, {"_Znwm", (void*)guarded_new<owner>},
+    {"_Znam", (void*)guarded_new<owner>}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned<owner>},
+    {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>}, {"free", (void*)checked_free},
+  };
+  return all;
+}
 const Redirection kOthers[] = {{"free", (void*)checked_free}, {"realloc", (void*)checked_realloc}};
 
 #if defined(__x86_64__)
@@ -180,12 +240,17 @@ int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
   }
   if (!symbols || !names) return 0;
   const auto* folder = static_cast<const char*>(prefix);
-  const bool own = strncmp(info->dlpi_name, folder, strlen(folder)) == 0;
+  const char* name = info->dlpi_name;
+  const bool own = strncmp(name, folder, strlen(folder)) == 0;
+  // the executable has no name here; libpython has one if Python was built with it
+  const bool python = !*name || strstr(name, "/libpython");
   auto apply = [&](uintptr_t table, size_t bytes) {
     const auto* rows = reinterpret_cast<const ElfW(Rela)*>(table);
     const auto* all = reinterpret_cast<const ElfW(Sym)*>(symbols);
     const auto* text = reinterpret_cast<const char*>(names);
-    if (own) redirect(info, rows, bytes, all, text, kOwn);
+    if (own) redirect(info, rows, bytes, all, text, redirections<kCandidate>());
+    else if (strstr(name, "/_multiarray_umath")) redirect(info, rows, bytes, all, text, redirections<kNumpy>());
+    else if (python) redirect(info, rows, bytes, all, text, redirections<kPython>());
     else redirect(info, rows, bytes, all, text, kOthers);
   };
   apply(calls, call_bytes);
@@ -194,10 +259,14 @@ int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
 }
 #endif
 
+void allow_mappings() {
+  for (int owner = 0; owner < kOwners; ++owner) mappings_left[owner] = kMappings[owner];
+}
+
 void check_all(bool fill) {
   std::lock_guard<std::mutex> lock(mutex);
   for (size_t slot = 0; entries && slot < kSlots; ++slot) {
-    if (entries[slot].start <= kDeleted) continue;
+    if (entries[slot].start <= kDeleted || entries[slot].mapped) continue;
     if (!fill) check(entries[slot]);
     refill(entries[slot]);
   }
