@@ -63,3 +63,13 @@ def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_i
         builds.get(broken, "cpu", Options())
     assert second.value is first.value
     builds.close()
+
+
+def test_compilers_have_the_lowest_priority(launcher: SandboxLauncher) -> None:
+    builds = Builds(launcher)
+    candidate = Candidate(
+        "import os\nfrom kernelpro import runtime\nraise RuntimeError(f'nice {os.nice(0)}')"
+    )
+    builds.get(candidate, "cpu", Options())
+    assert "nice 19" in builds.notes[candidate.id]
+    builds.close()

@@ -40,6 +40,14 @@ def test_a_candidate_whose_share_was_not_there_is_not_blamed() -> None:
         blame(CandidateRejected(Status.CRASHED, CHILD), 10)
 
 
+def test_a_library_without_memory_for_itself_is_not_blamed_on_the_candidate() -> None:
+    reason = "forward raised RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    with pytest.raises(torch.OutOfMemoryError, match="the plan left too little memory"):
+        blame(CandidateRejected(Status.CRASHED, reason), 10)
+    with pytest.raises(CandidateRejected, match=r"it had allocated 130\.0 GB of the 120\.0 GB"):
+        blame(CandidateRejected(Status.CRASHED, reason), 130)
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), BadInput("x: out of memory")]
 )

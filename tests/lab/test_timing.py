@@ -19,6 +19,7 @@ from kernelpro.lab.judge.clock_policy import (
     speedup,
     widen,
 )
+from kernelpro.lab.judge.decision import is_excused
 from kernelpro.lab.measure import physics
 from kernelpro.lab.measure.clocks import has_head_start, measure_clocks, solo_share
 from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
@@ -169,6 +170,14 @@ def test_a_clock_that_hides_much_is_a_lie() -> None:
     assert "launched ahead" in compared(proven(rounds(0.15, 0.2), 0.0, 0.03), short=True).lie
     found = compared(with_queued(rounds(0.19, 0.27), 0.05, 0.187, hidden_ms=0.137))
     assert "when the inputs are written only after" in found.lie
+
+
+def test_a_lie_that_a_busy_host_explains_is_charged() -> None:
+    lying = compared(proven(rounds(0.15, 0.2), 0.03, 0.0), short=True)
+    assert not is_excused(lying, lambda: False)
+    assert is_excused(lying, lambda: True) and lying.charged_ms > 0.029
+    honest = compared(proven(rounds(0.2, 0.2), 0.0, 0.0), short=True)
+    assert not is_excused(honest, lambda: True)
 
 
 def test_where_the_end_of_calls_is_proven_identical_code_has_a_narrow_interval() -> None:

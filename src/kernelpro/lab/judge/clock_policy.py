@@ -11,9 +11,9 @@ PROVEN_PROCESS_MS, divided by the number of calls in a burst. Where calls cannot
 resolution is PROCESS_MS, again divided by the calls of a burst. The speed-up is the lowest that any kind of
 call shows, so one reliable kind is enough: only the kind with the least doubt has its interval widened.
 
-On a CPU, other work may delay the parent after each call, which looks like hidden time, and threads of an
-honest kernel cause a little of it (SPINNING_MS). In both cases the time is charged to the candidate, but the
-verdict is not `cheating`.
+Other work on the host may delay the parent after each call, which looks like hidden time. On a CPU, threads
+of an honest kernel cause a little of it, too (SPINNING_MS). In both cases the time is charged to the
+candidate, but the verdict is not `cheating`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from kernelpro.records import BadInput, Status
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _REQUESTED = re.compile(r"[Tt]ried to allocate ([0-9.]+) (KiB|MiB|GiB)")
+_LIBRARY = "ALLOC_FAILED"
+"""In the errors of cuBLAS, cuDNN and others. They do not say how much they asked for: little."""
+_OUT_OF_MEMORY = re.compile(f"out of memory|{_LIBRARY}", re.IGNORECASE)
 _NOTICEABLE = 64 << 20
 _MARGIN = 1.25
 """Of the next plan: the candidate may need more than it had asked for until memory ran out."""
@@ -45,11 +48,11 @@ class MemoryUse:
         try:
             yield
         except CandidateRejected as error:
-            if error.status is not Status.CRASHED or "out of memory" not in error.reason.lower():
+            if error.status is not Status.CRASHED or not _OUT_OF_MEMORY.search(error.reason):
                 raise
             raise self._explain(error.reason) from None
         except (torch.OutOfMemoryError, BadInput) as error:  # of the judge; of a baseline
-            if isinstance(error, BadInput) and "out of memory" not in str(error).lower():
+            if isinstance(error, BadInput) and not _OUT_OF_MEMORY.search(str(error)):
                 raise
             self.record(self._retained)
             if self.peak_bytes <= self._share:
@@ -73,7 +76,8 @@ class MemoryUse:
         self.record(self._retained)
         match = _REQUESTED.search(reason)
         requested = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-        if match and self.peak_bytes + requested < self._share - _NOTICEABLE:
+        is_known = match or _LIBRARY in reason
+        if is_known and self.peak_bytes + requested < self._share - _NOTICEABLE:
             return torch.OutOfMemoryError(f"the plan left too little memory for the candidate: {reason}")
         self._require_most(requested)
         more = f", and asked for {requested / GB:.1f} GB more" if match else ""

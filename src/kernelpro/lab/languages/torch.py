@@ -37,7 +37,8 @@ def extension_build_error(message: str) -> str | None:
         return requirement
     first = _COMPILER_ERROR.search(message)
     text = message[first.start() :] if first else message
-    return text.replace(os.environ.get("TORCH_EXTENSIONS_DIR", "") + "/", "")
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return text.replace(f"{folder}/", "") if folder else text
 
 
 def missing() -> str | None:

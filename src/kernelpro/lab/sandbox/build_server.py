@@ -36,6 +36,10 @@ from kernelpro.lab.sandbox.stages import StageFailed, import_candidate
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
+_PRIORITY = 19
+"""The lowest, for compilers. At normal priority, fifteen builds on 16 cores delayed timed calls on a GPU up to
+tenfold."""
+
 
 class BuildServer(RequestServer):
     """Builds one candidate."""
@@ -43,6 +47,7 @@ class BuildServer(RequestServer):
     def build(self, request: Request, tail: bytes) -> Reply:
         """Import the source and return the files of its compilers; a `note` reports another failure."""
         torch.set_num_threads(1)
+        os.nice(_PRIORITY)
         task: Task | None = torch.load(io.BytesIO(tail), weights_only=False)["task"] if tail else None
         device = request.get("device")
         if device:
