@@ -145,9 +145,16 @@ class Oracle:
         self._host_model: torch.nn.Module | None = None
         self._exact_bytes = 0
         self._scales: dict[tuple[int, str], dict[int, Scale]] = {}
-        self._structure = "tensor"
+        self.structure = "tensor"
+        """The structure of the outputs of the last call."""
+        self._expected_structure = ""
+        """The structure that all calls must have; empty before `output_spec`."""
+        self._form = ""
+        """The form and shapes that all inputs must have; empty before the first."""
         self.strides: tuple[tuple[int, ...], ...] = ()
         """Of the outputs of the last call."""
+        self.shares_input: tuple[bool, ...] = ()
+        """For each output of the last call, whether it lies in the memory of an input."""
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -175,9 +182,19 @@ class Oracle:
         if given := self._inputs.get((seed, AS_GIVEN)):  # a copy costs a tenth of drawing them again
             return given[0], transform(given[1], distribution, seed)
         form, leaves = self.reference.inputs(seed)
+        self._require_same_form(repr((form, [leaf.shape for leaf in leaves])))
         if self._rows is not None and self._slicing:
             leaves = [leaf.clone() for leaf in self._slicing.cut(leaves, self._rows)]
         return form, transform(leaves, distribution, seed, in_place=True)
+
+    def _require_same_form(self, form: str) -> None:
+        """All calls share buffers, and a candidate receives the numbers beside its tensors only once."""
+        self._form = self._form or form
+        if form != self._form:
+            raise BadInput(
+                f"task {self.reference.task.name}: get_inputs returns other shapes or other numbers with "
+                "another seed: make them constants, and random numbers tensors"
+            )
 
     def forget_inputs(self) -> None:
         """Free the last inputs, for another process that needs the memory."""
@@ -233,11 +250,11 @@ class Oracle:
         self._models.pop(None if self.exact else torch.float64, None)
         self._host_model = None
 
-    def modified_parameters(self) -> set[str]:
-        """Names of parameters that the reference itself modifies in its calls."""
+    def modified_state(self) -> set[str]:
+        """Names of parameters and buffers that the reference itself modifies in its calls."""
         dtype, model = next(iter(self._models.items()))
-        before = dict(self.reference.model(dtype).named_parameters())
-        return {name for name, now in model.named_parameters() if not same_bits(now, before[name])}
+        before = self.reference.model(dtype).state_dict()
+        return {name for name, now in model.state_dict().items() if not same_bits(now, before[name])}
 
     @property
     def sample_share(self) -> float:
@@ -289,6 +306,11 @@ class Oracle:
         outputs = self._truths.get(key)
         if outputs is None:
             outputs = self.compute(*self.inputs(seed, distribution))
+            if self._expected_structure and self.structure != self._expected_structure:
+                raise BadInput(
+                    f"task {self.reference.task.name}: the reference returns {self._expected_structure} for "
+                    f"some inputs and {self.structure} for others: return such numbers as tensors"
+                )
             self._truths.put(key, outputs, outputs)
         return outputs
 
@@ -372,10 +394,12 @@ class Oracle:
         copy = self._modifies_inputs
         cast = [leaf.to(widened_dtype(leaf.dtype, dtype), copy=copy) for leaf in leaves]
         result = self._models[dtype](*tree.unflatten(form, cast))
-        self._structure = describe_structure(result)
+        self.structure = describe_structure(result)
         outputs: Outputs = []
         tree.flatten(result, outputs)
         self.strides = tuple(tuple(output.stride()) for output in outputs)
+        given = {leaf.untyped_storage().data_ptr() for leaf in cast}
+        self.shares_input = tuple(output.untyped_storage().data_ptr() in given for output in outputs)
         kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
         if dtype is None and copy:
             self._modifies_inputs = not all(map(same_bits, cast, leaves))
@@ -447,7 +471,8 @@ class Oracle:
                 )
         self._output_count = len(outputs)
         tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
-        return OutputSpec(tensors, self._structure, self.strides)
+        self._expected_structure = self.structure
+        return OutputSpec(tensors, self.structure, self.strides, self.shares_input)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
