@@ -10,31 +10,26 @@ task are verified on the same ones.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
 from kernelpro.lab.measure import device_memory
+from kernelpro.lab.measure.rounding import MatrixRounding
 from kernelpro.lab.measure.slicing import Expected, Outputs, Scale, SlicedOutputs, Slicing, find_slicing
-from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened_dtype
 from kernelpro.records import BadInput
 
-_PIECE = 1 << 23
-"""Elements that are rounded at once: rounding needs three times their size in float64."""
 _COMPARED_PIECE = 1 << 25
 """Words that are compared at once. Large pieces are faster, because each comparison waits for the device."""
-_SIGNIFICANT = 53
-"""Significant bits of a float64."""
 _WORTH_SECONDS = 0.02
 """If a float64 run with cuDNN takes less, runs without it are not tried."""
 _HOST_SLACK = 1.5
@@ -53,47 +48,6 @@ def tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-
-
-def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
-    """The tensor with `bits` significant bits: rounded to nearest, or truncated as tensor cores do with
-    float32 operands."""
-    result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    source, target = tensor.flatten(), result.view(-1)
-    dropped = _SIGNIFICANT - bits
-    for first in range(0, tensor.numel(), _PIECE):
-        raw = source[first : first + _PIECE].to(torch.float64, copy=True).view(torch.int64)
-        if dropped and not toward_zero:  # add a half, or a little less where the last kept bit is even
-            raw += ((raw >> dropped) & 1).add_((1 << (dropped - 1)) - 1)
-        raw &= -(1 << dropped)
-        target[first : first + _PIECE] = raw.view(torch.float64)
-    return result
-
-
-class MatrixRounding(OperatorMode):
-    """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any
-    device."""
-
-    _OPERATORS = re.compile(
-        r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*"
-    )
-
-    def __init__(self, bits: int, toward_zero: bool):
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._bits, self._toward_zero = bits, toward_zero
-        self.products = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function._schema.name.split("::")[-1]
-        if self._OPERATORS.fullmatch(name):
-            self.products += 1
-            args = torch.utils._pytree.tree_map(self._round, args)
-        return function(*args, **(kwargs or {}))
-
-    def _round(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return round_to_bits(value, self._bits, self._toward_zero)
-        return value
 
 
 class _LruCache(Generic[T]):
