@@ -28,7 +28,7 @@ OFFSET = 1024.0
 the mean) then has no correct digits; a variance computed from differences to the mean still has four."""
 _EQUAL_FACTOR = 16.0
 """Queries and keys that are 16 times as large have scores that are 256 times as large. If all keys are equal,
-a third of the queries has only scores below -88, where exp underflows in float32. Masks of -10000 are lower."""
+a third of the queries has only scores below -88, where exp underflows in float32, but none below -10000."""
 _INFINITE_SHARE = 1 / 4096
 _MIN_INFINITE = 8
 _PIECE = 1 << 24
