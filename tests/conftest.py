@@ -89,7 +89,7 @@ TOGETHER = (
     "lab/test_machine.py",
     "lab/test_memory_safety.py",
     "lab/test_no_leftover_files.py",
-    "lab/test_odd_rows.py",
+    "lab/test_unusual_rows.py",
     "lab/test_outputs.py",
     "lab/test_parameters.py",
     "lab/test_reads.py",

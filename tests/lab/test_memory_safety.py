@@ -9,6 +9,7 @@ from itertools import cycle, product
 
 import pytest
 from faulty_kernels import BUFFERS, REACHES, TASK, write_kernel
+from quick_judge import QuickJudge
 
 from kernelpro.lab.jobs import JobRunner
 from kernelpro.lab.judge.judge import Judge
@@ -270,10 +271,28 @@ def test_settings_for_all_code_of_the_process_are_noted(cpu: GuardedJudge) -> No
     honest = write_kernel("cpp", "output", "after", 0)
     changes = (
         "torch.set_num_threads(torch.get_num_threads() + 1)\ntorch.set_float32_matmul_precision('high')\n"
+        "torch.set_flush_denormal(True)\n"
     )
-    assert cpu.check(f"import torch\n{changes}{honest}") == (
-        "changes the precision of matrix products, the number of threads for all code of its process"
+    reseeds = honest.replace("        scratch = ", "        torch.manual_seed(1)\n        scratch = ")
+    assert cpu.check(f"import torch\n{changes}{reseeds}") == (
+        "changes the precision of matrix products, the number of threads, the rounding of denormal numbers to "
+        "zero, the seed of random numbers for all code of its process"
     )
+
+
+def test_a_buffer_of_the_reference_may_not_be_modified(quick_judge: QuickJudge) -> None:
+    buffer = 'self.register_buffer("scale", torch.rand(dim) + 0.5)'
+    source = TASK.replace("    def forward", f"        {buffer}\n\n    def forward").replace(
+        "+ y", "* self.scale + y"
+    )
+    folds = source.replace("class Model", "class ModelNew").replace("        return x * self.weight", "FOLD")
+    folds = folds.replace(
+        "FOLD",
+        "        if hasattr(self, 'raw'):\n            self.scale.mul_(self.raw)\n            del self.raw\n        return x",
+    )
+    folds = folds.replace(buffer, f"{buffer}; self.raw = self.weight")
+    verdict = quick_judge.judge(Task(source, "scaled"), Candidate(folds))
+    assert verdict.status is Status.WRONG and "buffer scale" in verdict.reason, verdict.reason
 
 
 def test_a_result_that_depends_on_memory_out_of_bounds_is_wrong(cpu: GuardedJudge) -> None:

@@ -15,7 +15,8 @@ from torch import nn
 from kernelpro import api
 from kernelpro.lab.judge.probes import PROBE_SEEDS, probe
 from kernelpro.lab.judge.tolerance import Tolerance
-from kernelpro.lab.measure.oracle import MatrixRounding, Oracle
+from kernelpro.lab.measure.oracle import Oracle
+from kernelpro.lab.measure.rounding import MatrixRounding
 from kernelpro.lab.tasks import examples, parameters, work
 from kernelpro.lab.tasks.inputs import transform
 from kernelpro.lab.tasks.reference import Reference

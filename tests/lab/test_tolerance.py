@@ -10,7 +10,8 @@ import torch
 
 from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
-from kernelpro.lab.measure.oracle import Oracle, round_to_bits
+from kernelpro.lab.measure.oracle import Oracle
+from kernelpro.lab.measure.rounding import round_to_bits
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
@@ -143,7 +144,7 @@ def test_large_outputs_are_compared_piece_by_piece(
     whole = [measure_errors([output], [truth], locate=True) for output in (wrong, late, truth.float() + 0.0)]
     cut = round_to_bits(wrong, 8)
     monkeypatch.setattr("kernelpro.lab.measure.errors._PIECE", 100)
-    monkeypatch.setattr("kernelpro.lab.measure.oracle._PIECE", 100)
+    monkeypatch.setattr("kernelpro.lab.measure.rounding._PIECE", 100)
     for output, expected in zip((wrong, late, truth.float() + 0.0), whole, strict=True):
         found = measure_errors([output], [truth], locate=True)
         assert (found.norm, found.element) == pytest.approx(

@@ -5,9 +5,10 @@
  2. The judge calls the candidate once for each fill of the margins. The parent checks the margins of the
     inputs, the child those of parameters, outputs and scratch buffers. Then the output is checked against
     the oracle.
- 3. Up to _MORE_CALLS further calls follow, on inputs of other distributions and with another fill, after
-    which all margins are checked again.
- 4. An overwritten margin or parameter, or an output that is wrong only here, makes the candidate `wrong`.
+ 3. Up to _MORE_CALLS further calls follow, on inputs of other distributions and with another fill. Then
+    all margins are checked again.
+ 4. An overwritten margin, parameter or buffer, or an output that is wrong only here, makes the candidate
+    `wrong`.
  5. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
     status.
 
@@ -207,7 +208,7 @@ class GuardedCalls:
 
     def _reported_damages(self, participant: Participant) -> list[Damage]:
         """Damages that the child reports; raises CandidateRejected where it modified the reference's
-        parameters."""
+        parameters or buffers."""
         bench = self._bench
         participant.process.thaw()
         reply = participant.request({"op": "damages"}, bench.options.call_timeout)
@@ -219,10 +220,10 @@ class GuardedCalls:
         self._settings = ", ".join(settings)[:_MAX_REASON]
         names = [name for name in modified if name in bench.reference.state()]
         # a write out of bounds explains more
-        if names and not damages and (names := sorted({*names} - bench.oracle.modified_parameters())):
+        if names and not damages and (names := sorted({*names} - bench.oracle.modified_state())):
             what = ", ".join(names)[:_MAX_REASON]
             raise CandidateRejected(
-                Status.WRONG, f"modifies its parameter {what}, which the reference does not modify"
+                Status.WRONG, f"modifies its parameter or buffer {what}, which the reference does not modify"
             )
         return damages
 

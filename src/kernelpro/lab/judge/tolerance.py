@@ -19,6 +19,10 @@ caused by inputs that are off by one rounding. On inputs with infinities, the ou
 oracle is finite. Where the oracle is infinite, the output must be the same infinity or NaN, because
 compensated sums turn infinity into NaN. Where the oracle is NaN, any value is right.
 
+Inputs with equal rows expose a softmax whose running maximum does not start at minus infinity. If an operator
+of the reference may return equal values in any order (topk, an unstable sort), `allowed` of integers includes
+those that depend on that order.
+
 Padded rows have zeros, which expose a missing epsilon. Where the oracle is discontinuous at zero (ties of a
 maximum, signs), nothing is required: `allowed` includes what changes if zeros are replaced by tiny values.
 
@@ -35,12 +39,21 @@ from dataclasses import dataclass
 import torch
 
 from kernelpro.lab import tree
-from kernelpro.lab.measure.errors import Errors, has_nan, is_finite, measure_errors, output_elements
-from kernelpro.lab.measure.oracle import Oracle, round_to_bits
+from kernelpro.lab.measure.errors import (
+    Errors,
+    has_nan,
+    integer_errors,
+    is_finite,
+    measure_errors,
+    output_elements,
+)
+from kernelpro.lab.measure.oracle import Oracle
+from kernelpro.lab.measure.rounding import round_to_bits
 from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.tasks.inputs import (
     AS_GIVEN,
     DISTRIBUTIONS,
+    EQUAL_ROWS,
     FALLBACKS,
     ODD_ROWS,
     OFFSET,
@@ -74,6 +87,7 @@ of sums determines which ones."""
 _ROUNDING = 2.0**-23
 _NOT_EXACT = "the oracle is not float64"
 _TINY = 2.0**-100
+_APART, _HUGE = 2.0**-30, 2.0**1000
 _PIECE = 1 << 24
 """Elements that are changed at once."""
 _ILL_CONDITIONED = 0.02
@@ -126,6 +140,10 @@ class Tolerance:
         self._products = -1
         """Number of the reference's matrix products; -1: not counted yet. Without products, there are no
         operands to emulate at another precision."""
+        self._exponentials = 0
+        """Number of its softmaxes."""
+        self._leaves_ties_open = False
+        """It uses an operator that may return equal values in any order."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
         for distribution in distributions:
             reason = ""
@@ -144,6 +162,8 @@ class Tolerance:
     ) -> tuple[Limit | None, str]:
         if distribution == ODD_ROWS and (reason := self._without_odd_rows(oracle)):
             return None, reason
+        if distribution == EQUAL_ROWS and not (self._products > 0 and self._exponentials):
+            return None, "the task has no softmax of a product"
         if distribution == PADDED_ROWS and not oracle.exact:
             return None, _NOT_EXACT
         form, leaves = oracle.inputs(seed, distribution)
@@ -230,9 +250,12 @@ class Tolerance:
         if self._products and (precision == "tf32" or self._products < 0):
             emulated, mode = oracle.emulate(bits, form, leaves)
             emulated_errors = measure_errors(emulated, truth)
-            self._products = mode.products
+            self._products, self._exponentials = mode.products, mode.exponentials
+            self._leaves_ties_open = mode.leaves_ties_open
             if self._products and precision == "tf32":
                 errors = errors.combine(emulated_errors)
+        if self._leaves_ties_open and oracle.exact:
+            errors = errors.combine(_ties(oracle, form, leaves, truth))
         return errors.combine(floors)
 
     def _lower(
@@ -326,6 +349,25 @@ def _conditioning(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor
     sums = _accumulation(leaves, sum(output_elements(truth)))
     scaled = [Errors(sums * part.norm, sums * part.element) for part in errors.outputs or (errors,)]
     return Errors.worst(scaled)
+
+
+def _ties(oracle: Oracle, form: tree.TreeSpec, leaves: list[torch.Tensor], truth: Expected) -> Errors:
+    """The share of integers that depend on the order of equal values: those that change if equal values, or
+    infinities, become different by a little, ascending or descending."""
+    found = Errors(0.0, 0.0)
+    for first, last in ((0.0, 1.0), (1.0, 0.0)):
+        apart = [_apart(leaf, first, last) if leaf.is_floating_point() else leaf for leaf in leaves]
+        outputs = oracle.compute_expected(form, apart)
+        found = found.combine(integer_errors(outputs, truth))
+    return found
+
+
+def _apart(leaf: torch.Tensor, first: float, last: float) -> torch.Tensor:
+    place = torch.linspace(first, last, leaf.numel(), dtype=torch.float64, device=leaf.device).view(
+        leaf.shape
+    )
+    wide = leaf.double().clamp(-_HUGE, _HUGE)
+    return wide + (wide.abs() * _APART + _TINY) * place
 
 
 def _off_by_a_rounding(leaf: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,8 @@ def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | N
         return None
     inputs = resizing.apply(leaves)
     slots, nbytes = layout(inputs, MARGIN_BYTES)
-    outputs = bench.oracle.run(None, form, inputs)
+    oracle = bench.oracle
+    outputs = oracle.run(None, form, inputs)
     tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
-    spec = OutputSpec(tensors, bench.output_spec.structure, bench.oracle.strides)
-    return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, bench.oracle.compute(form, inputs), limit)
+    spec = OutputSpec(tensors, oracle.structure, oracle.strides, oracle.shares_input)
+    return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, oracle.compute(form, inputs), limit)

@@ -17,7 +17,14 @@ from kernelpro.lab.measure.errors import Errors, first_wrong, measure_errors
 from kernelpro.lab.measure.rounds import NOISE_SHARE
 from kernelpro.lab.measure.slicing import Expected
 from kernelpro.lab.measure.statistics import median_interval
-from kernelpro.lab.tasks.inputs import AS_GIVEN, INFINITIES, NEGATIVE_INFINITIES, ODD_ROWS, PADDED_ROWS
+from kernelpro.lab.tasks.inputs import (
+    AS_GIVEN,
+    EQUAL_ROWS,
+    INFINITIES,
+    NEGATIVE_INFINITIES,
+    ODD_ROWS,
+    PADDED_ROWS,
+)
 from kernelpro.records import Measurement
 
 _NOTED_SHARE = 0.10
@@ -32,6 +39,7 @@ _INPUTS = {
     "mild spikes": "inputs with mild spikes (a few values multiplied by up to 2^6)",
     ODD_ROWS: "inputs with odd rows (constant rows, and rows with a large offset)",
     PADDED_ROWS: "inputs with padded rows (zero rows, and rows that start or end with zeros)",
+    EQUAL_ROWS: "inputs with equal rows (all rows of a matrix are its first one, multiplied by 16)",
     INFINITIES: "inputs with infinities",
     NEGATIVE_INFINITIES: "inputs with negative infinities",
 }
@@ -126,7 +134,7 @@ def notes(
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
-        if name in (ODD_ROWS, PADDED_ROWS, INFINITIES):  # many tasks are not defined there
+        if name in (ODD_ROWS, PADDED_ROWS, EQUAL_ROWS, INFINITIES):  # many tasks are not defined there
             continue
         yield f"{describe_inputs(name)} were not used: {why}"
 

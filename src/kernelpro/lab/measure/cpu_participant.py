@@ -15,6 +15,7 @@ CPU time that the sandbox uses while it is frozen in step 2 is added to the call
 
 from __future__ import annotations
 
+import os
 import random
 import time
 
@@ -23,9 +24,11 @@ import torch
 from kernelpro.lab.measure.openmp import end_idle_threads
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.samples import CallResult, Sample
+from kernelpro.lab.sandbox import procfs
 from kernelpro.lab.sandbox.memory import HostReader, OutputUnreadable
 from kernelpro.lab.sandbox.outputs import (
     CandidateRejected,
+    Claim,
     OutputSpec,
     check_structure,
     parse_claims,
@@ -83,10 +86,25 @@ class CpuParticipant(Participant):
         _compare_with_samples(outputs, samples)
         check_structure(reply.get("structure"), spec)
         self._check_inputs_unmodified(buffer_set, inputs)
+        self._require_memory_outside_inputs(claims, spec)
         self.cpu_ms_while_stopped.append(stopped_ms)
         wall_ms = 1e3 * (ended - begun) + stopped_ms
         sample = Sample(own_ms + stopped_ms, wall_ms, sealed=False, native_ms=native_ms)
         return CallResult(outputs, sample, claims)
+
+    def _require_memory_outside_inputs(self, claims: list[Claim], spec: OutputSpec) -> None:
+        """Reject an output in the memory of an input where the reference returns it in other memory: it would
+        change with the input, and returning it skips the work of copying it."""
+        if self.trusted:
+            return
+        inodes = {os.fstat(region.fd).st_ino for region in self.regions if region.fd is not None}
+        for index, (slot, _) in enumerate(claims):
+            if spec.may_share_input(index) or not slot.span():
+                continue
+            if procfs.mapped_inode(self.process.pid, slot.offset) in inodes:
+                raise CandidateRejected(
+                    Status.WRONG, f"returns output {index} in the memory of an input; the reference does not"
+                )
 
 
 def _only(outputs: object) -> object:

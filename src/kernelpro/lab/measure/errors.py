@@ -72,6 +72,17 @@ def measure_errors(
     )
 
 
+def integer_errors(outputs: Expected, truth: Expected) -> Errors:
+    """As `measure_errors`, but only of outputs that are not floating point; others count as right."""
+    comparisons = list(_comparisons(outputs, truth))
+    return Errors.worst(
+        [
+            Errors(0.0, 0.0) if comparison.scale().is_float else comparison.errors(False, False)
+            for comparison in comparisons
+        ]
+    )
+
+
 def first_wrong(outputs: Expected, truth: Expected, limit: float, index: int) -> str:
     """Describes the first element in memory order of output `index` whose error is above the limit; empty if
     there is none."""

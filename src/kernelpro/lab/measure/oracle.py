@@ -10,31 +10,26 @@ task are verified on the same ones.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from kernelpro.lab import tree
 from kernelpro.lab.measure import device_memory
+from kernelpro.lab.measure.rounding import MatrixRounding
 from kernelpro.lab.measure.slicing import Expected, Outputs, Scale, SlicedOutputs, Slicing, find_slicing
-from kernelpro.lab.operator_mode import OperatorMode
 from kernelpro.lab.sandbox.outputs import OutputSpec, describe_structure
 from kernelpro.lab.tasks.inputs import AS_GIVEN, transform
 from kernelpro.lab.tasks.reference import BITS, Reference, widened_dtype
 from kernelpro.records import BadInput
 
-_PIECE = 1 << 23
-"""Elements that are rounded at once: rounding needs three times their size in float64."""
 _COMPARED_PIECE = 1 << 25
 """Words that are compared at once. Large pieces are faster, because each comparison waits for the device."""
-_SIGNIFICANT = 53
-"""Significant bits of a float64."""
 _WORTH_SECONDS = 0.02
 """If a float64 run with cuDNN takes less, runs without it are not tried."""
 _HOST_SLACK = 1.5
@@ -53,47 +48,6 @@ def tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-
-
-def round_to_bits(tensor: torch.Tensor, bits: int, toward_zero: bool = False) -> torch.Tensor:
-    """The tensor with `bits` significant bits: rounded to nearest, or truncated as tensor cores do with
-    float32 operands."""
-    result = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    source, target = tensor.flatten(), result.view(-1)
-    dropped = _SIGNIFICANT - bits
-    for first in range(0, tensor.numel(), _PIECE):
-        raw = source[first : first + _PIECE].to(torch.float64, copy=True).view(torch.int64)
-        if dropped and not toward_zero:  # add a half, or a little less where the last kept bit is even
-            raw += ((raw >> dropped) & 1).add_((1 << (dropped - 1)) - 1)
-        raw &= -(1 << dropped)
-        target[first : first + _PIECE] = raw.view(torch.float64)
-    return result
-
-
-class MatrixRounding(OperatorMode):
-    """Rounds the operands of matrix products and convolutions: emulates TF32 or bfloat16 units on any
-    device."""
-
-    _OPERATORS = re.compile(
-        r"_?(add|b|badd|addb)?mm|_addmm_activation|(add)?mv|v?dot|linear|.*(conv|rnn|lstm|gru|attention).*"
-    )
-
-    def __init__(self, bits: int, toward_zero: bool):
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._bits, self._toward_zero = bits, toward_zero
-        self.products = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function._schema.name.split("::")[-1]
-        if self._OPERATORS.fullmatch(name):
-            self.products += 1
-            args = torch.utils._pytree.tree_map(self._round, args)
-        return function(*args, **(kwargs or {}))
-
-    def _round(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return round_to_bits(value, self._bits, self._toward_zero)
-        return value
 
 
 class _LruCache(Generic[T]):
@@ -145,9 +99,16 @@ class Oracle:
         self._host_model: torch.nn.Module | None = None
         self._exact_bytes = 0
         self._scales: dict[tuple[int, str], dict[int, Scale]] = {}
-        self._structure = "tensor"
+        self.structure = "tensor"
+        """The structure of the outputs of the last call."""
+        self._expected_structure = ""
+        """The structure that all calls must have; empty before `output_spec`."""
+        self._form = ""
+        """The form and shapes that all inputs must have; empty before the first."""
         self.strides: tuple[tuple[int, ...], ...] = ()
         """Of the outputs of the last call."""
+        self.shares_input: tuple[bool, ...] = ()
+        """For each output of the last call, whether it lies in the memory of an input."""
         self._settled = False
         self._models: dict[torch.dtype | None, torch.nn.Module] = {}
         self._float64_seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -175,9 +136,19 @@ class Oracle:
         if given := self._inputs.get((seed, AS_GIVEN)):  # a copy costs a tenth of drawing them again
             return given[0], transform(given[1], distribution, seed)
         form, leaves = self.reference.inputs(seed)
+        self._require_same_form(repr((form, [leaf.shape for leaf in leaves])))
         if self._rows is not None and self._slicing:
             leaves = [leaf.clone() for leaf in self._slicing.cut(leaves, self._rows)]
         return form, transform(leaves, distribution, seed, in_place=True)
+
+    def _require_same_form(self, form: str) -> None:
+        """All calls share buffers, and a candidate receives the numbers beside its tensors only once."""
+        self._form = self._form or form
+        if form != self._form:
+            raise BadInput(
+                f"task {self.reference.task.name}: get_inputs returns other shapes or other numbers with "
+                "another seed: make them constants, and random numbers tensors"
+            )
 
     def forget_inputs(self) -> None:
         """Free the last inputs, for another process that needs the memory."""
@@ -233,11 +204,11 @@ class Oracle:
         self._models.pop(None if self.exact else torch.float64, None)
         self._host_model = None
 
-    def modified_parameters(self) -> set[str]:
-        """Names of parameters that the reference itself modifies in its calls."""
+    def modified_state(self) -> set[str]:
+        """Names of parameters and buffers that the reference itself modifies in its calls."""
         dtype, model = next(iter(self._models.items()))
-        before = dict(self.reference.model(dtype).named_parameters())
-        return {name for name, now in model.named_parameters() if not same_bits(now, before[name])}
+        before = self.reference.model(dtype).state_dict()
+        return {name for name, now in model.state_dict().items() if not same_bits(now, before[name])}
 
     @property
     def sample_share(self) -> float:
@@ -289,6 +260,11 @@ class Oracle:
         outputs = self._truths.get(key)
         if outputs is None:
             outputs = self.compute(*self.inputs(seed, distribution))
+            if self._expected_structure and self.structure != self._expected_structure:
+                raise BadInput(
+                    f"task {self.reference.task.name}: the reference returns {self._expected_structure} for "
+                    f"some inputs and {self.structure} for others: return such numbers as tensors"
+                )
             self._truths.put(key, outputs, outputs)
         return outputs
 
@@ -372,10 +348,12 @@ class Oracle:
         copy = self._modifies_inputs
         cast = [leaf.to(widened_dtype(leaf.dtype, dtype), copy=copy) for leaf in leaves]
         result = self._models[dtype](*tree.unflatten(form, cast))
-        self._structure = describe_structure(result)
+        self.structure = describe_structure(result)
         outputs: Outputs = []
         tree.flatten(result, outputs)
         self.strides = tuple(tuple(output.stride()) for output in outputs)
+        given = {leaf.untyped_storage().data_ptr() for leaf in cast}
+        self.shares_input = tuple(output.untyped_storage().data_ptr() in given for output in outputs)
         kept = {t.untyped_storage().data_ptr() for t in (*self._models[dtype].state_dict().values(), *leaves)}
         if dtype is None and copy:
             self._modifies_inputs = not all(map(same_bits, cast, leaves))
@@ -447,7 +425,8 @@ class Oracle:
                 )
         self._output_count = len(outputs)
         tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
-        return OutputSpec(tensors, self._structure, self.strides)
+        self._expected_structure = self.structure
+        return OutputSpec(tensors, self.structure, self.strides, self.shares_input)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -5,9 +5,9 @@ It serves the requests of a candidate's child, with these differences:
     start       also the guards' library as tail (CPU)  -> whether buffers of the child have guards
     prepare     also the byte of the margins (`fill`)   -> ok
     damages     nothing                                 -> which margins were overwritten, which parameters
-                                                           differ from their values before the first call, and
-                                                           which settings of torch differ from those before
-                                                           loading
+                                                           and buffers differ from their values before the
+                                                           first call, and which settings of torch differ from
+                                                           those before loading
 
 The reported damages serve to find mistakes, not fraud: a candidate could forge them, but would only hide a
 defect of its own. Its outputs are checked as usual.
@@ -15,6 +15,7 @@ defect of its own. Its outputs are checked as usual.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from kernelpro.lab.sandbox.cuda_guards import CudaGuards
 from kernelpro.lab.sandbox.guards import most_telling
 from kernelpro.lab.tasks import parameters
 
+_DENORMAL = 1e-40
+"""In float32."""
+
 
 class GuardedServer(CandidateServer):
     """Holds one candidate, whose buffers have guards."""
@@ -34,8 +38,8 @@ class GuardedServer(CandidateServer):
     def __init__(self, shared_fds: list[int]):
         super().__init__(shared_fds)
         self._guards: CpuGuards | CudaGuards | None = None
-        self._parameters: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {}
-        """The memory of each parameter before the first call, and the checksum of its values."""
+        self._state: dict[str, tuple[torch.Tensor, tuple[int, ...]]] = {}
+        """The memory of each parameter and buffer before the first call, and the checksum of its values."""
         self._settings: dict[str, Any] = {}
         """torch's settings before the candidate was loaded."""
 
@@ -55,13 +59,14 @@ class GuardedServer(CandidateServer):
             self._guards.watch()
 
     def set_state(self, request: Request, tail: bytes) -> Reply:
-        """As a candidate's child does; then remember the parameters' values."""
+        """As a candidate's child does; then remember the values."""
         reply = super().set_state(request, tail)
         if isinstance(self._model, torch.nn.Module):
-            self._parameters = {
+            self._state = {
                 name: (tensor.detach(), parameters.checksum(tensor))
-                for name, tensor in self._model.named_parameters()
+                for name, tensor in chain(self._model.named_parameters(), self._model.named_buffers())
             }
+        self._settings |= _seed()  # constructors are called with a seed
         return reply
 
     def prepare(self, request: Request, tail: bytes) -> Reply:
@@ -72,16 +77,17 @@ class GuardedServer(CandidateServer):
         return reply
 
     def damages(self, request: Request, tail: bytes) -> Reply:
-        """The margins that were overwritten since the last `prepare`, and the parameters that were modified.
+        """The margins that were overwritten since the last `prepare`, and modified parameters and buffers.
 
-        A parameter that the model replaced is not modified: its memory may be shared with other modules.
+        One that the model replaced is not modified: its memory may be shared with other modules.
         """
         self._device.synchronize()
         damages = self._guards.damages(self._buffer_names()) if self._guards else []
-        known = self._parameters.items()
+        known = self._state.items()
         modified = [name for name, (values, before) in known if parameters.checksum(values) != before]
         rows = [damage.to_json() for damage in most_telling(damages)]
-        settings = [name for name, value in _settings().items() if value != self._settings.get(name)]
+        now = _settings() | _seed()
+        settings = [name for name, value in now.items() if value != self._settings.get(name)]
         return {"damages": rows, "modified": modified, "settings": settings}, b""
 
     def _buffer_names(self) -> dict[int, str]:
@@ -108,7 +114,12 @@ def _settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "the precision of matrix products": torch.get_float32_matmul_precision(),
         "the number of threads": torch.get_num_threads(),
+        "the rounding of denormal numbers to zero": not torch.full((), _DENORMAL).mul(1.0).count_nonzero(),
     }
+
+
+def _seed() -> dict[str, Any]:
+    return {"the seed of random numbers": torch.initial_seed()}
 
 
 def _address(tensor: Any) -> int:

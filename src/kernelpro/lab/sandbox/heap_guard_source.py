@@ -1,13 +1,13 @@
-"""Guards around memory that a candidate's own libraries get from malloc or `new`, and around numpy's: C++ source.
+"""Guards around memory that a candidate's libraries and numpy get from malloc or `new`: C++ source.
 
 It is part of the library of cpu_guard_source.py. It redirects calls in a library's table of imported
 functions: malloc and related functions in the candidate's libraries, in numpy and in Python, and free and
 realloc in all libraries. There are two kinds of blocks:
 
- - In each call, the first blocks of the candidate's libraries and of numpy are blocks of cpu_guard_source.py,
-   with margins on both sides.
- - Further ones, and those of Python, are plain blocks of malloc with a small margin behind their end. There is
-   no margin before them, because malloc keeps its bookkeeping there and aborts if that was overwritten.
+ - In each call, the first blocks of the candidate's libraries and of numpy are blocks of
+   cpu_guard_source.py, with margins on both sides.
+ - Further ones, and those of Python, are plain blocks of malloc with a small margin behind their end. There
+   is no margin before them: malloc keeps its bookkeeping there, and aborts if that was overwritten.
 
 A block is overwritten when it is freed, so that a result which still depends on it is wrong.
 """
@@ -248,8 +248,9 @@ int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
     const auto* rows = reinterpret_cast<const ElfW(Rela)*>(table);
     const auto* all = reinterpret_cast<const ElfW(Sym)*>(symbols);
     const auto* text = reinterpret_cast<const char*>(names);
+    const bool numpy = strstr(name, "/_multiarray_umath");
     if (own) redirect(info, rows, bytes, all, text, redirections<kCandidate>());
-    else if (strstr(name, "/_multiarray_umath")) redirect(info, rows, bytes, all, text, redirections<kNumpy>());
+    else if (numpy) redirect(info, rows, bytes, all, text, redirections<kNumpy>());
     else if (python) redirect(info, rows, bytes, all, text, redirections<kPython>());
     else redirect(info, rows, bytes, all, text, kOthers);
   };

@@ -41,6 +41,8 @@ class OutputSpec:
     """See `describe_structure`."""
     strides: tuple[tuple[int, ...], ...] = ()
     """Of each tensor, as the reference returns it."""
+    shares_input: tuple[bool, ...] = ()
+    """Of each tensor: the reference returns it in the memory of an input."""
 
     @property
     def sizes(self) -> list[int]:
@@ -59,6 +61,10 @@ class OutputSpec:
         shape, dtype = self.tensors[index]
         return Slot(0, shape, self.strides[index], dtype_name(dtype)).span() < self.sizes[index]
 
+    def may_share_input(self, index: int) -> bool:
+        """Whether the reference returns this tensor in the memory of an input."""
+        return self.shares_input[index : index + 1] == (True,)
+
     def restrided(self, outputs: list[torch.Tensor]) -> tuple[int, ...]:
         """Numbers of the tensors with other strides than the reference's."""
         return tuple(
@@ -70,7 +76,7 @@ class OutputSpec:
 
 def describe_structure(value: Any) -> str:
     """How tensors are nested in an output, as text: `tensor`, `(tensor, tensor)`, `[tensor]`, `{name:
-    tensor}`."""
+    tensor}`. Values beside tensors are part of it: `(tensor, 3)`."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, tuple):
@@ -80,7 +86,9 @@ def describe_structure(value: Any) -> str:
         return f"[{', '.join(map(describe_structure, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {describe_structure(item)}' for key, item in value.items())}}}"
-    return "value"
+    if isinstance(value, float):  # a subclass, such as numpy's, may have another representation
+        return repr(float(value))
+    return repr(value)[:_MAX_CHARACTERS]
 
 
 def check_structure(structure: object, spec: OutputSpec) -> None:

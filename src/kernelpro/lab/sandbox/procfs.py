@@ -115,6 +115,16 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else 0
 
 
+def mapped_inode(pid: int, address: int) -> int:
+    """The inode of the file that a process has mapped at an address; 0 if there is none."""
+    for line in read(f"/proc/{pid}/maps").splitlines():
+        span, _, _, _, inode = line.split()[:5]
+        start, _, end = span.partition("-")
+        if int(start, 16) <= address < int(end, 16):
+            return int(inode)
+    return 0
+
+
 def memfd_bytes(pids: list[int], shared_inodes: frozenset[int]) -> int:
     """Memory of open memfd files, mapped or not, except files that the parent shares."""
     sizes: dict[int, int] = {}

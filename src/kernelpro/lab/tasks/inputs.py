@@ -10,10 +10,10 @@ import math
 import torch
 
 AS_GIVEN = "as given"
-ODD_ROWS, PADDED_ROWS = "odd rows", "padded rows"
+ODD_ROWS, PADDED_ROWS, EQUAL_ROWS = "odd rows", "padded rows", "equal rows"
 INFINITIES, NEGATIVE_INFINITIES = "infinities", "negative infinities"
 WITH_INFINITIES = (INFINITIES, NEGATIVE_INFINITIES)
-DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, PADDED_ROWS, INFINITIES)
+DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, PADDED_ROWS, EQUAL_ROWS, INFINITIES)
 FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
 """Replacements of distributions that do not suit a task: mild spikes if spikes overflow, and negative
 infinities alone if infinities of both signs have no defined result."""
@@ -26,6 +26,9 @@ _MIN_SPIKES = 8
 OFFSET = 1024.0
 """Rows with an offset have this multiple of the input's RMS added. In float32, (mean of squares) - (square of
 the mean) then has no correct digits; a variance computed from differences to the mean still has four."""
+_EQUAL_FACTOR = 16.0
+"""Queries and keys that are 16 times as large have scores that are 256 times as large. If all keys are equal,
+a third of the queries has only scores below -88, where exp underflows in float32, but none below -10000."""
 _INFINITE_SHARE = 1 / 4096
 _MIN_INFINITE = 8
 _PIECE = 1 << 24
@@ -40,6 +43,8 @@ def transform(
     `in_place`: the caller no longer needs the originals. Tensors that share their memory with no other tensor
     are then overwritten, because large tasks leave no memory for another copy.
     """
+    if distribution == EQUAL_ROWS:
+        return _with_equal_rows(leaves)
     return [
         _transform_leaf(leaf, distribution, seed + i, in_place) if leaf.is_floating_point() else leaf
         for i, leaf in enumerate(leaves)
@@ -121,6 +126,22 @@ def _with_padded_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.T
         padded = (draw < 0.25) | ((draw > 0.75) & ((draw < 0.875) ^ (places > cut)))
         leaf[rows].masked_fill_(padded, 0)
     return leaf
+
+
+def _with_equal_rows(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All rows of each matrix are its first row, and every value is multiplied by _EQUAL_FACTOR.
+
+    If there are several matrices, the rows of the first one, which are mostly queries, stay different.
+    """
+    matrices = [i for i, leaf in enumerate(leaves) if leaf.is_floating_point() and leaf.dim() >= 2]
+    equal = matrices[1:] or matrices
+    transformed = []
+    for index, leaf in enumerate(leaves):
+        if index in matrices:
+            rows = leaf[..., :1, :].expand_as(leaf) if index in equal else leaf
+            leaf = torch.where(leaf == 0, leaf, rows * _EQUAL_FACTOR)
+        transformed.append(leaf)
+    return transformed
 
 
 def _with_infinities(leaf: torch.Tensor, negative: bool, generator: torch.Generator) -> torch.Tensor:
