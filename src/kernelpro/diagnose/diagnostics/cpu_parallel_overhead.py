@@ -9,6 +9,7 @@ from kernelpro.diagnose.account.cpu import (
     coordination_share,
     effective_threads,
     libc_coordination_share,
+    undisturbed_ms,
 )
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
@@ -36,7 +37,7 @@ _LOCKS = (
 def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, run = context.cpu, context.cpu.dynamic
     names = coordination_calls(cpu)
-    waiting = coordination_share(cpu)
+    waiting = coordination_share(context.profile, cpu)
     if not names or waiting < MIN_SHARE:
         return None
     if any(STARTS_THREADS.search(name) for name in names):
@@ -52,6 +53,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     left = (1 - waiting) * effective / cpu.cores
     if not all("next" in name for name in names):  # other load on the machine lengthens the waits
         work = sum(thread.work_ms for thread in run.threads) * (1 - libc_coordination_share(cpu))
+        work = min(work, undisturbed_ms(cpu))
         left = max(left, min(1.0, work / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
