@@ -108,6 +108,13 @@ def test_regions_and_free_locks_cost_one_thread_alone_too(call: str, left_ms: fl
     assert find("cpu_parallel_overhead", cpu).saved_share == pytest.approx(1 - left_ms / 2 / 10)
 
 
+def test_a_lock_that_is_free_is_not_blamed_on_other_threads() -> None:
+    contended = coordinating(LOCK, waits=30)
+    assert "the others wait" in find("cpu_parallel_overhead", contended).cause
+    free = replace(contended, dynamic=replace(contended.dynamic, alone_ms=18.0))
+    assert "no other thread holds it" in find("cpu_parallel_overhead", free).cause
+
+
 def test_a_loop_saves_no_time_in_which_threads_coordinate() -> None:
     """Of 10 ms, 8 are coordination: eight floats at a time save 7/8 of the others."""
     assert find("cpu_scalar_code", coordinating(REGION, waits=30)).saved_share == pytest.approx(0.2 * 7 / 8)
@@ -173,3 +180,37 @@ def test_copies_disappear_with_all_their_page_faults() -> None:
     assert copies.saved_share == pytest.approx(0.5) and copies.claims and "vector_code" not in copies.claims
     computes = find("cpu_unfused_chain", copying(OperatorTime("mul", 2, 3.0)))
     assert computes.saved_share == pytest.approx(0.3 - 0.15 * 0.8 + 0.1)
+
+
+def columns(*updates: int) -> CpuProfile:
+    """A pass for each number: so many arrays of sums does it update; 0: it stores results."""
+    loops = tuple(
+        CpuLoop(
+            file="k.so",
+            function=f"run._omp_fn.{index}",
+            where=f"k.cpp:{10 + index}",
+            share=1 / len(updates),
+            mix={"vector_float": 2, "load": 4, "store": count or 1},
+            updates=count,
+            bits=256,
+        )
+        for index, count in enumerate(updates)
+    )
+    return CpuProfile(
+        2,
+        256,
+        sampled=True,
+        shares=CpuShares(native=1.0),
+        functions=tuple(FunctionShare(loop.function, loop.share) for loop in loops),
+        loops=loops,
+        sweeps=tuple(Sweep(loop.where, loop.function, loop.share) for loop in loops),
+    )
+
+
+@pytest.mark.parametrize(
+    ("updates", "saved"),
+    [((2, 0), 0.0), ((1, 1, 0), 1 / 3), ((0, 0), 0.5), ((0, 2), 0.5), ((1, 1), 0.5)],
+)
+def test_statistics_of_columns_need_a_pass_of_their_own(updates: tuple[int, ...], saved: float) -> None:
+    """Mean and variance can share a pass; sums of what an earlier pass stored need none of their own."""
+    assert find("cpu_excess_traffic", columns(*updates)).saved_share == pytest.approx(saved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelpro.diagnose.account.cpu import (
@@ -56,7 +57,9 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         left = [scale * sweep.share for sweep in passes] + [max(0.0, library - faults)]
     in_passes = 1 - shares.libm if sum(weights) >= _COVERED else sum(weights)
     fused = max(left)
-    if own_libc > library / 2 and passes and library == weights[-1]:  # no work of the task
+    if sums := _column_sums(context.cpu, passes):  # they need the last row before a result can be used
+        fused = max(left[i] for i in sums) + max(value for i, value in enumerate(left) if i not in sums)
+    elif own_libc > library / 2 and passes and library == weights[-1]:  # no work of the task
         fused = max(left[: len(passes)])
     if faults >= MIN_PASS_SHARE and not copied and context.cpu.loops and context.cpu.loops[0].bits:
         fused = min(fused, 1 / context.reachable_gain)  # passes over fresh memory also miss caches and TLB
@@ -75,6 +78,19 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         where=passes[0].where if passes else "",
         claims=_claims(len(passes) < 2, own_libc > library / 2, copied),
     )
+
+
+def _column_sums(cpu: CpuProfile, passes: Sequence[Sweep]) -> set[int]:
+    """Indices of the passes that add rows to an array of sums and store nothing else, if they come before all
+    other passes in the source."""
+    sums = set()
+    for index, sweep in enumerate(passes):
+        loops = [loop for loop in cpu.loops if (loop.function, loop.where) == (sweep.function, sweep.where)]
+        if loops and loops[0].count("store") == loops[0].updates > loops[0].carried:
+            sums.add(index)
+    lines = [int(line) if (line := sweep.where.rpartition(":")[2]).isdigit() else 0 for sweep in passes]
+    others = [lines[index] for index in range(len(passes)) if index not in sums]
+    return sums if others and all(lines[index] < min(others) for index in sums) else set()
 
 
 def _claims(beside_one_pass: bool, own: bool, copied: bool) -> tuple[PartKind, ...]:

@@ -16,6 +16,9 @@ from kernelpro.records import Evidence
 
 MIN_SHARE = 0.04
 """Share of the threads' time in the OpenMP runtime, in locks and in new threads."""
+_FREE = 0.8
+"""Time of a call with one thread, divided by the cores, over that with all threads, from which they hardly
+wait for each other."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
     "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
@@ -45,6 +48,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         names = ["std::thread"]
     elif any(LOCKS.search(name) for name in names):
         cause, advice = "a loop takes a lock: one thread works, the others wait for it", _LOCKS
+        if run.alone_ms and run.alone_ms / cpu.cores >= _FREE * context.profile.time_ms:
+            cause = "a loop takes a lock, which costs time even where no other thread holds it"
     elif any("parallel" in name or "fork" in name for name in names):
         cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
     else:
