@@ -126,12 +126,12 @@ def test_one_native_call_wakes_the_threads_once() -> None:
     """Python makes a hundred calls: it takes 3 of the 10 ms, waking the threads 4."""
     cpu = coordinating(waits=0)
     samples = CpuSamples(count=200, threads={"1": {"work": 3, "host": 3, "wait": 4}, "2": {"work": 3}})
-    run = replace(cpu.dynamic, native_calls=100.0, samples=samples)
+    run = replace(cpu.dynamic, native_calls=100.0, native_ms=5.0, samples=samples)
     cpu = replace(cpu, shares=CpuShares(native=0.5, host=0.5), dynamic=run)
     assert coordination_share(profile(cpu), cpu) == pytest.approx(0.4)
     assert find("cpu_call_overhead", cpu).saved_share == pytest.approx(1 - 0.5 * 0.6)
-    once = replace(cpu, dynamic=replace(run, native_calls=1.0))
-    assert coordination_share(profile(once), once) == 0
+    long = replace(cpu, dynamic=replace(run, native_calls=2.0))
+    assert coordination_share(profile(long), long) == 0, "threads wait for the last one of each call"
 
 
 def copying(*operators: OperatorTime) -> CpuProfile:

@@ -207,7 +207,7 @@ def coordination_calls(cpu: CpuProfile) -> list[str]:
 
 def coordination_share(profile: Profile, cpu: CpuProfile) -> float:
     """Share of the threads' time in the OpenMP runtime, or in mutexes and new threads, where a loop calls
-    them; or in the runtime where Python makes several native calls, which each wake the threads.
+    them; or in the runtime where Python makes short native calls, which each wake the threads.
 
     Otherwise, a thread waits there only at the end of a call, or because of other load on the machine.
     Threads that coordinate also slow each other's work: cache lines move between cores, and prefetchers see
@@ -229,8 +229,11 @@ def coordination_share(profile: Profile, cpu: CpuProfile) -> float:
 
 
 def _wait_between_calls(cpu: CpuProfile, threads: list[dict[str, int]]) -> float:
-    """Share of the calling thread's time in the OpenMP runtime, where Python makes several native calls."""
-    if (cpu.dynamic.native_calls or 0.0) < SEVERAL_CALLS:
+    """Share of the calling thread's time in the OpenMP runtime, where Python makes several short native
+    calls. In long ones, it waits because the work is divided unevenly."""
+    run = cpu.dynamic
+    calls = run.native_calls or 0.0
+    if calls < SEVERAL_CALLS or (run.native_ms or 0.0) >= _LONG_CALL_MS * calls:
         return 0.0
     caller = max(threads, key=lambda states: states.get("host", 0))
     return caller.get("wait", 0) / max(1, sum(caller.values()))

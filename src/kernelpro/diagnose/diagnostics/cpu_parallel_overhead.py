@@ -62,7 +62,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         left = max(left, min(1.0, work / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
-            percent("time of all threads in the OpenMP runtime, locks and new threads", waiting, MIN_SHARE),
+            percent("time of all threads that coordination takes", waiting, MIN_SHARE),
             Evidence("effective threads", effective, cpu.cores),
             *(() if run.alone_ms is None else (Evidence("call with one thread", run.alone_ms, unit="ms"),)),
         ),
@@ -82,6 +82,6 @@ DIAGNOSTIC = Diagnostic(
     trigger="a loop opens a parallel region, fetches the next chunk of a dynamic schedule, takes a lock or "
     f"starts a thread, and threads spend at least {MIN_SHARE:.0%} of their time in that",
     remedy="one parallel region with large chunks of work and private sums",
-    gain_basis="the waiting and the idle cores; the threads' work remains",
+    gain_basis="the waiting and the idle cores; the work of one thread, divided among the cores, remains",
     claims=("thread_coordination", "idle_cores"),
 )
