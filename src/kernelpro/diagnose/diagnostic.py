@@ -50,7 +50,7 @@ from kernelpro.records import (
 HIGH, MEDIUM = 1.25, 1.08
 """Smallest gains of high and medium severity: a quarter is worth a rewrite; less than 8 % is within reach
 of tuning."""
-_MAX_SAVED_SHARE = 0.98
+_MAX_SAVED_SHARE = 0.995
 ANY = "*"
 """In `symptom_of`: every finding inside the same kernel."""
 FLOOR_TOLERANCE = 1.05
