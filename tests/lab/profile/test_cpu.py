@@ -234,7 +234,7 @@ def test_threads_and_the_hot_line_are_seen() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
 def test_a_thread_alone_spends_time_on_free_locks() -> None:
     lib = runtime.cpp(
-        '''#include <cstdint>
+        """#include <cstdint>
 extern "C" int sum(const float* x, float* y, int64_t n) {
 #pragma omp parallel for
     for (int64_t i = 0; i < n; ++i) {
@@ -242,7 +242,7 @@ extern "C" int sum(const float* x, float* y, int64_t n) {
         y[0] += x[i];
     }
     return 0;
-}'''
+}"""
     )
     x, y = torch.ones(1 << 16), torch.zeros(1)
     run, _ = cpu.observe_calls(lambda: lib.sum(x, y, len(x)), 0.2)
