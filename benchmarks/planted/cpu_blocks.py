@@ -167,7 +167,11 @@ def _product(rng: random.Random, defects: frozenset[str]) -> Kernel:
             "            for (int m = 0; m < 4; ++m)\n"
             "                for (int n = 0; n < 16; ++n) c[(i + m) * columns + j + n] = sums[m][n / WIDTH][n % WIDTH];\n        }\n"
         )
-    vector = f"constexpr int WIDTH = 16 / sizeof({real});\ntypedef {real} Vector __attribute__((vector_size(16)));\n"
+    vector = (
+        "#ifdef __AVX2__\nconstexpr int BYTES = 32;\n#else\nconstexpr int BYTES = 16;\n#endif\n"
+        f"constexpr int WIDTH = BYTES / sizeof({real});\n"
+        f"typedef {real} Vector __attribute__((vector_size(BYTES)));\n"
+    )
     signature = 'extern "C" int run(const float* a, const float* b, float* c, int64_t rows, int64_t deep, int64_t columns) {\n'
     source = f"{HELPERS}{vector}{signature}{loops}    return 0;\n}}\n"
     task = write_task("a, b: a @ b", f"torch.randn({rows}, {deep}), torch.randn({deep}, {columns})")

@@ -145,7 +145,7 @@ def in_libc(calls: dict[str, int], native_ms: float = 9.9) -> CpuProfile:
 
 def test_the_c_library_belongs_to_the_native_code_that_calls_it() -> None:
     cpu = in_libc({"memcpy": 1})
-    assert native_libc_share(cpu) == pytest.approx(0.7) and coordination_share(cpu) == 0
+    assert native_libc_share(cpu) == pytest.approx(0.7) and coordination_share(profile(cpu), cpu) == 0
     parts = call_parts(profile(cpu), cpu)
     assert parts["torch_operators"] == pytest.approx(0) and sum(parts.values()) == pytest.approx(10)
     match = registry()["cpu_excess_traffic"].analyze(DiagnosticContext(profile(cpu), Bound.MEMORY))
@@ -164,7 +164,7 @@ def test_the_c_library_belongs_to_the_native_code_that_calls_it() -> None:
 def test_locks_and_new_threads_in_a_loop_are_parallel_overhead(name: str, cause: str) -> None:
     cpu = in_libc({name: 1})
     measured = profile(cpu)
-    assert coordination_share(cpu) == pytest.approx(0.7)
+    assert coordination_share(profile(cpu), cpu) == pytest.approx(0.7)
     assert call_parts(measured, cpu)["thread_coordination"] == pytest.approx(7.0)
     match = registry()["cpu_parallel_overhead"].analyze(DiagnosticContext(measured, Bound.MEMORY))
     assert match and cause in match.cause and match.saved_share > 0.5
@@ -266,12 +266,15 @@ def test_time_around_native_calls_bounds_their_overhead() -> None:
 
 
 def test_gains_end_where_good_kernels_do() -> None:
-    """At a tenth of the floor's speed: five times, three times for sums by index, ten times to the floor."""
+    """At a tenth of the floor's speed: five times, and ten times to the floor. Four million sums by index take
+    two cores 2.8 of 10 ms."""
     scatter = replace(OUTER, indirect=1, updates=1)
     match = Match((), "cause", 0.97, "basis")
-    for loop, limit in ((OUTER, 5.0), (scatter, 2.5)):
-        context = DiagnosticContext(profile(CpuProfile(2, 128, loops=(loop,))), Bound.MEMORY)
-        assert context.gain(match).factor == pytest.approx(limit)
+    for loop, limit in ((OUTER, 5.0), (scatter, 10 / 2.8)):
+        measured = profile(CpuProfile(2, 128, loops=(loop,)))
+        measured = replace(measured, work=replace(measured.work, read_bytes=48_000_000))
+        context = DiagnosticContext(measured, Bound.MEMORY)
+        assert context.gain(match).factor == pytest.approx(limit, abs=1e-3)
         assert "what good kernels reach" in context.gain(match).basis
         assert context.gain(replace(match, to_floor=True)).factor == pytest.approx(10.0)
 

@@ -16,6 +16,7 @@ from planted_defects import read  # noqa: E402
 RECORD = ROOT / "benchmarks/results/2026-11-18-h200-planted.jsonl.gz"
 CPU_RECORD = ROOT / "benchmarks/results/2026-11-18-cpu-planted.jsonl.gz"
 X86_RECORD = ROOT / "benchmarks/results/2026-11-18-x86-planted.jsonl.gz"
+QUIET_X86_RECORD = ROOT / "benchmarks/results/2026-11-19-x86-planted-2.jsonl.gz"
 
 
 @cache
@@ -62,4 +63,11 @@ def test_on_an_x86_cpu_the_planted_defect_comes_first() -> None:
     assert result["cases"] >= 300 and result["single_first"] >= 0.95 and result["single_in_three"] >= 0.97
     assert 0.9 <= result["gain_median"] <= 1.1 and result["gain_within"] >= 0.75
     assert result["pairs_in_three"] >= 0.85 and result["healthy_severe"] <= 0.005 * result["cases"]
+    assert result["empty_pages"] == 0 and result["account_error"] < 0.03
+
+
+def test_on_a_quiet_x86_cpu_gains_are_those_of_the_healthy_twins() -> None:
+    result = summarize(list(scores(QUIET_X86_RECORD)))
+    assert result["cases"] == 50 and result["single_first"] == 1.0 and result["healthy_severe"] == 0
+    assert 0.9 <= result["gain_median"] <= 1.1 and result["gain_within"] >= 0.9
     assert result["empty_pages"] == 0 and result["account_error"] < 0.03

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernelpro.diagnose.account.cpu import sampled_scale
 from kernelpro.diagnose.account.loop_time import with_outside_time, without_overlap
 from kernelpro.diagnose.diagnostic import DiagnosticContext, MissingData
 from kernelpro.records import CpuLoop
@@ -44,13 +45,22 @@ class HotLoops:
 def hot_loops(
     context: DiagnosticContext, has_problem: Callable[[CpuLoop], object], whole: bool = True
 ) -> HotLoops | None:
-    """Loops with this problem; None if they take less than a tenth of the time.
+    """Loops with this problem; None if they take less than a tenth of the time in which threads work.
 
-    `whole`: with the time of their code elsewhere (`with_outside_time`).
+    Their shares are those of the call: less than of that time, if threads coordinate. `whole`: with the time
+    of their code elsewhere (`with_outside_time`).
     """
     loops = with_outside_time(context.cpu) if whole else without_overlap(context.cpu.loops)
     problem = HotLoops(tuple(loop for loop in loops if has_problem(loop)))
-    return problem if problem.share >= MIN_SHARE else None
+    if problem.share < MIN_SHARE:
+        return None
+    scale = share_of_call(context)
+    return HotLoops(tuple(replace(loop, share=scale * loop.share) for loop in problem.loops))
+
+
+def share_of_call(context: DiagnosticContext) -> float:
+    """Share of a call that a sampled share of 1 stands for: the rest is page faults and coordination."""
+    return sampled_scale(context.profile, context.cpu) if context.cpu.sampled else 1.0
 
 
 _MISS_NS = 3.0

@@ -217,6 +217,8 @@ class CpuRun(Record):
     """CPU time of the best call with one OpenMP thread; None on a single core."""
     flushed_ms: float | None = None
     """The same with subnormal numbers flushed to zero; None if the processor cannot do that."""
+    alone_samples: CpuSamples | None = None
+    """Samples of the calls with one OpenMP thread, without addresses."""
     operators: tuple[OperatorTime, ...] | None = None
     """torch operators, longest first."""
     samples: CpuSamples | None = None

@@ -231,6 +231,26 @@ def test_threads_and_the_hot_line_are_seen() -> None:
         assert run.calls > 3 and run.call_ms >= run.best_ms > 0
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_a_thread_alone_spends_time_on_free_locks() -> None:
+    lib = runtime.cpp(
+        """#include <cstdint>
+extern "C" int sum(const float* x, float* y, int64_t n) {
+#pragma omp parallel for
+    for (int64_t i = 0; i < n; ++i) {
+#pragma omp critical
+        y[0] += x[i];
+    }
+    return 0;
+}"""
+    )
+    x, y = torch.ones(1 << 16), torch.zeros(1)
+    run, _ = cpu.observe_calls(lambda: lib.sum(x, y, len(x)), 0.2)
+    assert run.alone_ms and run.alone_samples and not run.alone_samples.addresses
+    (states,) = run.alone_samples.threads.values()
+    assert states["wait"] > 0.1 * sum(states.values()), "in the OpenMP runtime"
+
+
 def test_fresh_memory_shows_as_page_faults() -> None:
     size = 32 << 20
 

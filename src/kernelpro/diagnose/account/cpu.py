@@ -28,17 +28,27 @@ _WIDE_CHAIN = 4
 """Independent sums that hide the latency of an addition."""
 _TAKES_PART = 0.1
 """CPU time of a thread over that of the busiest, from which it takes part in a call, or waits in it."""
+SEVERAL_CALLS = 1.5
+"""Native calls per call from which there are several."""
+_SLOWS = 0.1
+"""Share of their time in coordination, from which threads slow each other's work too."""
 _LONG_CALL_MS = 0.1
 """Mean native call from which its time is the native code's. Shorter ones are mostly argument conversion."""
 _ALWAYS = 0.25
 """Share of the system time that calls with one thread must have too."""
+COPIED = 0.1
+"""Share of a call in copies of tensors, from which its page faults are attributed to them: they allocate
+memory."""
+_COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
+_NO_CHAIN = 0.1
+"""Time of other operators over that of the copies, up to which they do not form a chain."""
 _FAULT_US, _CLEAR_US = 2.0, 1.0
 """Maximum cost of a page fault: the fault itself, and clearing 4 KiB. Measured: 1.8 us in total."""
 
 
 def call_parts(profile: Profile, cpu: CpuProfile) -> Parts:
     """The parts of a call, in milliseconds."""
-    parts = _sampled(profile.time_ms, cpu) if cpu.sampled else _observed(profile.time_ms, cpu)
+    parts = _sampled(profile, cpu) if cpu.sampled else _observed(profile.time_ms, cpu)
     working = {part: ms for part, ms in parts.items() if part not in _NO_WORK}
     total = sum(working.values())
     floor = min(profile.floor_ms, total)
@@ -48,22 +58,51 @@ def call_parts(profile: Profile, cpu: CpuProfile) -> Parts:
     return parts
 
 
-def _sampled(call_ms: float, cpu: CpuProfile) -> Parts:
-    shares = cpu.shares
+def _sampled(profile: Profile, cpu: CpuProfile) -> Parts:
+    call_ms, shares = profile.time_ms, cpu.shares
     parts: Parts = defaultdict(float)
     parts["operating_system"] = call_ms * system_share(cpu)
-    parts["thread_coordination"] = coordination_share(cpu) * (call_ms - parts["operating_system"])
+    parts["thread_coordination"] = coordination_share(profile, cpu) * (call_ms - parts["operating_system"])
     rest = call_ms - parts["operating_system"] - parts["thread_coordination"]
     own_libc = native_libc_share(cpu)
-    coordinating = libc_coordination_share(cpu)
-    total = shares.native + shares.libm + shares.torch + shares.libc + shares.host - coordinating
-    scale = rest / total if total > 0 else 0.0
-    parts["host"] = scale * shares.host if total > 0 else rest
-    parts["torch_operators"] = scale * (shares.torch + shares.libc - own_libc)
-    native = scale * (shares.native + shares.libm + own_libc - coordinating)
+    library = shares.torch + shares.libc - own_libc
+    scale = call_ms * sampled_scale(profile, cpu)
+    if scale <= 0:
+        parts["host"] = rest
+        return parts
+    parts["host"] = scale * shares.host
+    native = scale * (shares.native + shares.libm + own_libc - libc_coordination_share(cpu))
+    parts["torch_operators"] = max(0.0, rest - parts["host"] - native) if library > 0 else 0.0
     parts["idle_cores"] = native * (1 - (effective_threads(cpu) or float(cpu.cores)) / cpu.cores)
     _divide_native(parts, native - parts["idle_cores"], cpu)
     return parts
+
+
+def sampled_scale(profile: Profile, cpu: CpuProfile) -> float:
+    """Share of a call that a sampled share of 1 stands for, in native code and in the interpreter.
+
+    Samples include page faults, and no waiting. If torch copies tensors, to fresh memory, its operators have
+    the page faults, as far as their samples suffice; else all code has them alike.
+    """
+    shares, system = cpu.shares, system_share(cpu)
+    total = shares.native + shares.libm + shares.torch + shares.libc + shares.host
+    total -= libc_coordination_share(cpu)
+    if total <= 0:
+        return 0.0
+    sampled = 1 - coordination_share(profile, cpu) * (1 - system)
+    library = (shares.torch + shares.libc - native_libc_share(cpu)) / total
+    if copied_share(cpu) < COPIED or library >= 1:
+        return (sampled - system) / total
+    return (sampled - max(0.0, system - library * sampled) / (1 - library)) / total
+
+
+def copied_share(cpu: CpuProfile) -> float:
+    """Share of a call in torch operators that copy a tensor; 0 if other operators form a chain with them."""
+    run = cpu.dynamic
+    operators = run.operators or ()
+    copies = sum(operator.ms for operator in operators if _COPIES.fullmatch(operator.name))
+    others = sum(operator.ms for operator in operators) - copies
+    return copies / run.best_ms if run.best_ms and others <= _NO_CHAIN * copies else 0.0
 
 
 def system_share(cpu: CpuProfile) -> float:
@@ -166,19 +205,54 @@ def coordination_calls(cpu: CpuProfile) -> list[str]:
     )
 
 
-def coordination_share(cpu: CpuProfile) -> float:
+def coordination_share(profile: Profile, cpu: CpuProfile) -> float:
     """Share of the threads' time in the OpenMP runtime, or in mutexes and new threads, where a loop calls
-    them.
+    them; or in the runtime where Python makes short native calls, which each wake the threads.
 
-    Without such a loop, a thread waits there only at the end of a call, or because of other load on the
-    machine.
+    Otherwise, a thread waits there only at the end of a call, or because of other load on the machine.
+    Threads that coordinate also slow each other's work: cache lines move between cores, and prefetchers see
+    pieces. So where they wait much, all time beyond that of one thread alone, divided among the threads, is
+    coordination too. Memory that all cores share explains the time up to the floor.
     """
     threads = list(cpu.dynamic.samples.threads.values()) if cpu.dynamic.samples else []
     total = sum(sum(states.values()) for states in threads)
-    if not total or not coordination_calls(cpu):
+    if not total:
         return 0.0
+    if not coordination_calls(cpu):
+        return _wait_between_calls(cpu, threads)
     waiting = sum(states.get("wait", 0) for states in threads) / total
-    return waiting + (1 - waiting) * libc_coordination_share(cpu)
+    sampled = waiting + (1 - waiting) * libc_coordination_share(cpu)
+    if sampled < _SLOWS or not profile.time_ms:
+        return sampled
+    alone = undisturbed_ms(cpu) / (effective_threads(cpu) or float(cpu.cores))
+    return max(sampled, 1 - max(alone, profile.floor_ms) / profile.time_ms)
+
+
+def _wait_between_calls(cpu: CpuProfile, threads: list[dict[str, int]]) -> float:
+    """Share of the calling thread's time in the OpenMP runtime, where Python makes several short native
+    calls. In long ones, it waits because the work is divided unevenly."""
+    run = cpu.dynamic
+    calls = run.native_calls or 0.0
+    if calls < SEVERAL_CALLS or (run.native_ms or 0.0) >= _LONG_CALL_MS * calls:
+        return 0.0
+    caller = max(threads, key=lambda states: states.get("host", 0))
+    return caller.get("wait", 0) / max(1, sum(caller.values()))
+
+
+def undisturbed_ms(cpu: CpuProfile) -> float:
+    """CPU time of a call with one thread, which waits for no other, without what it spends on coordination:
+    opening regions, fetching chunks, taking free locks. Infinite if it was not measured."""
+    run = cpu.dynamic
+    if not run.alone_ms:
+        return float("inf")
+    samples = run.alone_samples
+    total = sum(sum(states.values()) for states in samples.threads.values()) if samples else 0
+    if not samples or not total:
+        return run.alone_ms
+    runtime = sum(states.get("wait", 0) for states in samples.threads.values())
+    if any("next" not in name for name in coordination_calls(cpu)):  # they use the C library
+        runtime += sum(ns for name, ns in samples.modules.items() if name.startswith("libc."))
+    return run.alone_ms * (1 - runtime / total)
 
 
 def native_libc_share(cpu: CpuProfile) -> float:

@@ -233,7 +233,8 @@ PARTS: dict[PartKind, PartText] = {
     ),
     "thread_coordination": PartText(
         "OpenMP overhead: starting threads, waiting, locks",
-        "time of the busiest thread in the OpenMP runtime; other load on the machine adds to it",
+        "time in the OpenMP runtime, or all time beyond that of one thread alone, divided among the "
+        "threads; other load on the machine adds to it",
         ("enter one parallel region around all loops, with few large pieces of work",),
         targets=_CPU,
     ),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from kernelpro.diagnose.account.cpu import effective_threads
+from kernelpro.diagnose.account.cpu import SEVERAL_CALLS, effective_threads
+from kernelpro.diagnose.cpu_loops import share_of_call
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, MissingData, percent
 from kernelpro.records import CpuRun, Evidence
 
 MIN_SHARE = 0.15
 """Share of the time in the interpreter. Calling native code costs a few microseconds, negligible in a call of
 milliseconds."""
-_ONE_CALL = 1.5
-"""Native calls per call, below which there is a single one."""
 _NO_SPEEDUP = 0.9
 """Time with all threads over time with one, above which the other threads are hardly worth waking."""
 
@@ -31,7 +30,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     if not run.samples:
         raise MissingData("samples of where time goes")
     calls, outside = run.native_calls, 1 - shares.native - shares.libm
-    if calls and calls < _ONE_CALL and run.call_ms is not None and run.native_ms is not None:
+    if calls and calls < SEVERAL_CALLS and run.call_ms is not None and run.native_ms is not None:
         # Samples overstate it on a busy machine. With many calls, native_ms includes argument conversion.
         around = (run.call_ms - run.native_ms) / context.profile.time_ms
         outside = min(outside, max(0.0, around))
@@ -52,11 +51,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
             basis=f"torch operators take {1 - shares.host:.0%} of the time and remain",
             advice=_WITHOUT_NATIVE,
         )
-    single = calls is not None and calls < _ONE_CALL
+    single = calls is not None and calls < SEVERAL_CALLS
     left = 1 - outside
     threads = effective_threads(context.cpu)
-    if not single and threads:  # one call distributes the work over all cores
-        left *= threads / context.cpu.cores
+    if not single and threads:  # one call distributes the work over all cores, and wakes them once
+        left *= threads / context.cpu.cores * share_of_call(context)
     reason = "Python around its one call" if single else "Python, argument conversion, views and allocations"
     return Match(
         evidence=evidence,
@@ -97,5 +96,6 @@ DIAGNOSTIC = Diagnostic(
     claims=(
         "host",
         "torch_operators",
+        "thread_coordination",
     ),
 )

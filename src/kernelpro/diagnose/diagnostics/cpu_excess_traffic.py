@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelpro.diagnose.account.cpu import libc_coordination_share, native_libc_share, system_share
+from kernelpro.diagnose.account.cpu import (
+    COPIED,
+    coordination_share,
+    copied_share,
+    libc_coordination_share,
+    native_libc_share,
+    sampled_scale,
+    system_share,
+)
 from kernelpro.diagnose.account.loop_time import own_calls
 from kernelpro.diagnose.cpu_loops import FAR, require_samples
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.diagnose.kernel_names import plain_name
-from kernelpro.records import Bound, CpuProfile, Evidence
+from kernelpro.records import Bound, CpuProfile, Evidence, PartKind
 from kernelpro.records.cpu_profile import Sweep
 
 MIN_PASS_SHARE = 0.05
@@ -18,11 +27,7 @@ MIN_PASS_SHARE = 0.05
 _COVERED = 0.8
 """Share of the time in passes from which the rest, beside libm, goes with them; else it is no traffic."""
 _INTERPRETED = 0.15
-_COPIES = re.compile(r"clone|contiguous|copy_?|_to_copy")
 _ALLOCATES = re.compile(r"_Zn[aw]|[mc]alloc|realloc")
-_COPIED = 0.1
-"""Share of a call in copies of tensors, from which its page faults are attributed to them: they allocate
-memory."""
 
 
 def _analyze(context: DiagnosticContext) -> Match | None:
@@ -45,14 +50,20 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     beside = _name_library(context.cpu, own_libc > library / 2)
     torch = f"; {beside} take {library:.0%}" if library >= MIN_PASS_SHARE else ""
     faults = system_share(context.cpu)
-    copied = faults >= MIN_PASS_SHARE and _copied_share(context.cpu) >= _COPIED
-    left = [(1 - faults) * weight for weight in weights] if copied else _without_faults(weights, faults)
+    copied = faults >= MIN_PASS_SHARE and copied_share(context.cpu) >= COPIED
+    left = _without_faults(weights, faults)
+    if copied:
+        scale = sampled_scale(context.profile, context.cpu)
+        left = [scale * sweep.share for sweep in passes] + [max(0.0, library - faults)]
     in_passes = 1 - shares.libm if sum(weights) >= _COVERED else sum(weights)
     fused = max(left)
-    if own_libc > library / 2 and passes and library == weights[-1]:  # no work of the task
+    if sums := _column_sums(context.cpu, passes):  # they need the last row before a result can be used
+        fused = max(left[i] for i in sums) + max(value for i, value in enumerate(left) if i not in sums)
+    elif own_libc > library / 2 and passes and library == weights[-1]:  # no work of the task
         fused = max(left[: len(passes)])
     if faults >= MIN_PASS_SHARE and not copied and context.cpu.loops and context.cpu.loops[0].bits:
         fused = min(fused, 1 / context.reachable_gain)  # passes over fresh memory also miss caches and TLB
+    working = 1 - coordination_share(context.profile, context.cpu)
     return Match(
         evidence=(
             Evidence("passes over the data", len(weights), 1),
@@ -61,12 +72,32 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"{len(weights)} loops pass over the data one after the other ({places}{torch}): intermediates "
         "go through memory",
-        saved_share=in_passes - (0.0 if copied else faults) - fused,
+        saved_share=working * (in_passes - (0.0 if copied else faults) - fused),
         basis=f"one fused pass costs about as much as the longest of the {len(weights)}, {fused:.0%} "
         "of the time" + (" without page faults" if left != weights else ""),
         where=passes[0].where if passes else "",
-        claims=(*DIAGNOSTIC.claims, "operating_system") if copied else None,
+        claims=_claims(len(passes) < 2, own_libc > library / 2, copied),
     )
+
+
+def _column_sums(cpu: CpuProfile, passes: Sequence[Sweep]) -> set[int]:
+    """Indices of the passes that add rows to an array of sums and store nothing else, if they come before all
+    other passes in the source."""
+    sums = set()
+    for index, sweep in enumerate(passes):
+        loops = [loop for loop in cpu.loops if (loop.function, loop.where) == (sweep.function, sweep.where)]
+        if loops and loops[0].count("store") == loops[0].updates > loops[0].carried:
+            sums.add(index)
+    lines = [int(line) if (line := sweep.where.rpartition(":")[2]).isdigit() else 0 for sweep in passes]
+    others = [lines[index] for index in range(len(passes)) if index not in sums]
+    return sums if others and all(lines[index] < min(others) for index in sums) else set()
+
+
+def _claims(beside_one_pass: bool, own: bool, copied: bool) -> tuple[PartKind, ...]:
+    """Parts that fusion removes: those of the libraries, where one pass of the candidate remains."""
+    native: tuple[PartKind, ...] = ("native_code",) if own else ()
+    claims = ("torch_operators", *native) if beside_one_pass else DIAGNOSTIC.claims
+    return (*claims, "operating_system") if copied else claims
 
 
 def _name_library(cpu: CpuProfile, own: bool) -> str:
@@ -75,16 +106,6 @@ def _name_library(cpu: CpuProfile, own: bool) -> str:
         return "torch operators and copies"
     allocates = any(_ALLOCATES.match(name) for function in cpu.static.functions for name in function.calls)
     return "copies and fills of the C library" + (", and allocations," if allocates else "")
-
-
-def _copied_share(cpu: CpuProfile) -> float:
-    """Share of a call in the torch operator that copies a tensor; 0 if there are several, which form a
-    chain."""
-    run = cpu.dynamic
-    copies = [operator for operator in run.operators or () if _COPIES.fullmatch(operator.name)]
-    if not run.best_ms or sum(operator.count for operator in copies) != 1:
-        return 0.0
-    return copies[0].ms / run.best_ms
 
 
 def _with_called(cpu: CpuProfile) -> list[Sweep]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kernelpro.diagnose.cpu_loops import MIN_SHARE
+from kernelpro.diagnose.cpu_loops import MIN_SHARE, share_of_call
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 
 _INSTRUCTIONS = frozenset(
@@ -49,7 +49,7 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         ),
         cause=f"every element calls {', '.join(names)}: one value at a time, and the call prevents "
         "vectorization",
-        saved_share=share * (1 - longer / lanes),
+        saved_share=share_of_call(context) * share * (1 - longer / lanes),
         basis=f"the calls and their loops take {share:.0%} of the time; vector code computes {lanes} floats "
         f"in {longer:.1f}x the time of one call",
         where=loops[0].where,

@@ -9,12 +9,16 @@ from kernelpro.diagnose.account.cpu import (
     coordination_share,
     effective_threads,
     libc_coordination_share,
+    undisturbed_ms,
 )
 from kernelpro.diagnose.diagnostic import Diagnostic, DiagnosticContext, Match, percent
 from kernelpro.records import Evidence
 
 MIN_SHARE = 0.04
 """Share of the threads' time in the OpenMP runtime, in locks and in new threads."""
+_FREE = 0.8
+"""Time of a call with one thread, divided by the cores, over that with all threads, from which they hardly
+wait for each other."""
 _REGIONS = (
     "open one parallel region around the outer loop, and distribute its iterations: #pragma omp parallel for",
     "where inner loops must share the work, use one `omp parallel` outside and `omp for nowait` inside",
@@ -36,7 +40,7 @@ _LOCKS = (
 def _analyze(context: DiagnosticContext) -> Match | None:
     cpu, run = context.cpu, context.cpu.dynamic
     names = coordination_calls(cpu)
-    waiting = coordination_share(cpu)
+    waiting = coordination_share(context.profile, cpu)
     if not names or waiting < MIN_SHARE:
         return None
     if any(STARTS_THREADS.search(name) for name in names):
@@ -44,6 +48,8 @@ def _analyze(context: DiagnosticContext) -> Match | None:
         names = ["std::thread"]
     elif any(LOCKS.search(name) for name in names):
         cause, advice = "a loop takes a lock: one thread works, the others wait for it", _LOCKS
+        if run.alone_ms and run.alone_ms / cpu.cores >= _FREE * context.profile.time_ms:
+            cause = "a loop takes a lock, which costs time even where no other thread holds it"
     elif any("parallel" in name or "fork" in name for name in names):
         cause, advice = "a loop opens a parallel region in each iteration: threads start and join", _REGIONS
     else:
@@ -52,10 +58,11 @@ def _analyze(context: DiagnosticContext) -> Match | None:
     left = (1 - waiting) * effective / cpu.cores
     if not all("next" in name for name in names):  # other load on the machine lengthens the waits
         work = sum(thread.work_ms for thread in run.threads) * (1 - libc_coordination_share(cpu))
+        work = min(work, undisturbed_ms(cpu))
         left = max(left, min(1.0, work / cpu.cores / context.profile.time_ms))
     return Match(
         evidence=(
-            percent("time of all threads in the OpenMP runtime, locks and new threads", waiting, MIN_SHARE),
+            percent("time of all threads that coordination takes", waiting, MIN_SHARE),
             Evidence("effective threads", effective, cpu.cores),
             *(() if run.alone_ms is None else (Evidence("call with one thread", run.alone_ms, unit="ms"),)),
         ),
@@ -75,6 +82,6 @@ DIAGNOSTIC = Diagnostic(
     trigger="a loop opens a parallel region, fetches the next chunk of a dynamic schedule, takes a lock or "
     f"starts a thread, and threads spend at least {MIN_SHARE:.0%} of their time in that",
     remedy="one parallel region with large chunks of work and private sums",
-    gain_basis="the waiting and the idle cores; the threads' work remains",
+    gain_basis="the waiting and the idle cores; the work of one thread, divided among the cores, remains",
     claims=("thread_coordination", "idle_cores"),
 )

@@ -11,9 +11,11 @@ import os
 import resource
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -143,7 +145,9 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         skipped.append(counters.skipped)
     spent = {thread: after - threads_before.get(thread, 0.0) for thread, after in threads_after.items()}
     threads, effective_threads = _thread_times(spent, user + system, wall, calls, samples)
-    alone_ms, flushed_ms = _single_thread_ms(call, seconds / 4)
+    with sampler.running([str(threading.get_native_id())]) if sampler else nullcontext():
+        alone_ms, flushed_ms = _single_thread_ms(call, seconds / 4)
+    alone_samples = replace(sampler.summary(), addresses={}) if sampler and alone_ms is not None else None
     run = CpuRun(
         calls=calls,
         call_ms=1e3 * statistics.median(call_seconds),
@@ -161,6 +165,7 @@ def observe_calls(call: Callable[[], object], seconds: float = 1.0) -> tuple[Cpu
         effective_threads=effective_threads,
         alone_ms=alone_ms,
         flushed_ms=flushed_ms,
+        alone_samples=alone_samples,
         operators=measure_operators(call),
         samples=samples,
         counters={name: value / calls for name, value in counters.values.items()},
