@@ -35,6 +35,8 @@ _RUNGS = ((1, 2.0), (2, 1.15), (6, 1.15), (12, 1.15))
 further rung. Single calls of the same kernel differ by less than a factor of 2."""
 _MAX_SECONDS = 0.5
 """After this time a design gets no further rung. The times of slow kernels vary little."""
+_MAX_COMPILE_SECONDS = 20.0
+"""Time limit for what a design compiles at its first call. Most of it was compiled ahead of time."""
 _LEADER, _CHALLENGER = 1, 0
 """The numbers of the two models in requests to the process."""
 
@@ -83,6 +85,7 @@ class DesignRace:
         if self._leader is None:
             self._lead(participant, design)
             return 1.0
+        self._bench.await_spares()
         with self._bench.quiet():
             ratio = self._time(participant)
         if ratio < 1:
@@ -92,6 +95,8 @@ class DesignRace:
     def _start(self) -> Participant:
         """Start a process, and load the leader if there is one."""
         participant = self._participant = self._bench.start_candidate()
+        if not self._bench.plan.layout.takes_turns:
+            self._bench.start_spares(("candidate",))  # for the next process here, or for the judge
         self._wait_for_teardown()
         if self._leader:
             self._load(participant, self._leader)
@@ -114,7 +119,8 @@ class DesignRace:
         bench.turns.take(participant)
         inputs = bench.inputs(self._seed)
         participant.prepare(options.call_timeout)
-        with participant.may_compile(options.build_timeout):  # it may compile at the first call
+        # it may compile at the first call
+        with participant.may_compile(min(options.build_timeout, _MAX_COMPILE_SECONDS)):
             result = participant.call(inputs, bench.output_spec, options.call_timeout)
         self._check(result.outputs, self._seed)
         participant.prepare(options.call_timeout)
