@@ -19,6 +19,7 @@ from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import (
     Candidate,
+    Hardware,
     Job,
     RaceData,
     RacedDesign,
@@ -26,7 +27,6 @@ from kernelpro.records import (
     Status,
     Step,
     StudyData,
-    Task,
     TaskFacts,
 )
 
@@ -74,19 +74,20 @@ def first_designs(designs: Sequence[Draft]) -> Sequence[Draft]:
     return first if any("CUDAGraph()" in draft.source for draft in first) else first[:_MAX_DESIGNS]
 
 
-def designs_ahead(author: Author, config: RunConfig, task: Task, study: StudyData) -> tuple[Candidate, ...]:
+def designs_ahead(author: Author, config: RunConfig, study: StudyData) -> tuple[Candidate, ...]:
     """The author's designs that will race, from the study alone, so that they can be built before the task is
-    measured."""
+    measured. The author returns the same designs in the run."""
     assignment = Assignment(
         1,
         "seed",
-        task,
+        config.task,
         config.target,
         study.precision,
         0.0,
         {},
         graph=study.graph,
         other_graphs=study.other_graphs,
+        hardware=Hardware(facts={"capability": study.capability}),
         languages=config.languages,
     )
     return tuple(Candidate(draft.source) for draft in first_designs(author.trusted_designs(assignment)))

@@ -69,17 +69,14 @@ class AheadCompilers:
         self._processes: set[subprocess.Popen[str]] = set()
         self._closed = threading.Event()
 
-    def begin(self, task: Task, target: Target, on_study: Callable[[StudyData], None]) -> None:
-        """Compile a reference, once, into the compilers' caches. Its operator graph goes to `on_study`."""
+    def begin(self, task: Task, target: Target, on_done: Callable[[StudyData | None], None]) -> None:
+        """Compile a reference, once, into the compilers' caches. Then `on_done` gets its operator graph, or
+        None if there is none."""
         if task.id in self._begun or not self._count:
             return
         self._begun.add(task.id)
-
-        def done(future: Future[AheadResult]) -> None:
-            if study := future.result().study:
-                on_study(study)
-
-        self.submit(AheadRequest(task, target)).add_done_callback(done)
+        future = self.submit(AheadRequest(task, target))
+        future.add_done_callback(lambda future: on_done(future.result().study))
 
     def submit(self, request: AheadRequest) -> Future[AheadResult]:
         """Queue a reference."""
