@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from kernelpro.authors.author import Assignment, Draft
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.store import RunStore
 
+RACE_TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "race_table.py"
 TASK = """import torch
 import torch.nn.functional as F
 class Model(torch.nn.Module):
@@ -75,3 +78,23 @@ def test_it_continues_on_another_machine_and_one_problem_does_not_end_it(
     assert zeros["status"] == "not_scorable" and zeros["reason"].startswith("zeros pass")
     assert "1 could not be run or judged: --retry repeats them" in done.stderr
     assert len(list((second / "out" / "runs").glob("*/run.db"))) == 3
+
+    rows = tmp_path / "rows.jsonl"
+    tables = subprocess.run(
+        [sys.executable, RACE_TABLE, second / "out", "--rows", rows, "--problems"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    (norm, *_) = map(json.loads, rows.read_text().splitlines())
+    assert norm["problem"] == "1 norm" and norm["form"] == "own" and norm["bound"] == "memory"
+    assert norm["speedup"]["eager_fp32"]["value"] == board["rows"][0]["speedup"]["eager_fp32"]["value"]
+    sections = dict(part.split("\n\n", 1) for part in tables.split("\n\n## ")[1:])
+    assert "| playbook | cpp | own | 1 |" in sections["Winners"]
+    assert "| device, race | 1 |" in sections["Device time"]
+    assert "| 1 norm |" in sections["Farthest from the floor"] and "not recorded" in tables
+    assert "| 2 bug | not run |" in sections["Not scored"] and "zeros pass" in sections["Not scored"]
+    again = subprocess.run(
+        [sys.executable, RACE_TABLE, rows, "--problems"], capture_output=True, text=True, check=True
+    )
+    assert again.stdout == tables, "the rows hold everything"
