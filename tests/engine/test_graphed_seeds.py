@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelpro.authors.cuda_graph import MIN_OPERATORS
-from kernelpro.engine.task_facts import _graphed_seeds
+from kernelpro.engine.task_facts import graphed_seeds
 from kernelpro.records import BaselineSeed, Graph, Node, RunConfig, StudyData, Target, Task
 
 SEEDS = (
@@ -22,7 +22,7 @@ def study(operators: int, where: str = "0") -> StudyData:
 
 def names(data: StudyData, target: Target = "cuda", **baselines: float) -> list[str]:
     config = RunConfig(Task("class Model: pass"), target, "playbook")
-    return [seed.name for seed in _graphed_seeds(config, data, baselines or {"compile": 1.0})]
+    return [seed.name for seed in graphed_seeds(config, data, baselines or {"compile": 1.0})]
 
 
 @pytest.mark.parametrize(

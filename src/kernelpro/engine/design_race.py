@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from kernelpro.authors.author import Assignment, Author, Draft, source_fingerprint
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
+from kernelpro.engine.task_facts import graphed_seeds
 from kernelpro.records import (
     Candidate,
     Hardware,
@@ -75,8 +76,8 @@ def first_designs(designs: Sequence[Draft]) -> Sequence[Draft]:
 
 
 def designs_ahead(author: Author, config: RunConfig, study: StudyData) -> tuple[Candidate, ...]:
-    """The author's designs that will race, from the study alone, so that they can be built before the task is
-    measured. The author returns the same designs in the run."""
+    """The designs that will race, from the study alone, so that they can be built before the task is
+    measured. In the run, the author returns the same ones."""
     assignment = Assignment(
         1,
         "seed",
@@ -90,7 +91,9 @@ def designs_ahead(author: Author, config: RunConfig, study: StudyData) -> tuple[
         hardware=Hardware(facts={"capability": study.capability}),
         languages=config.languages,
     )
-    return tuple(Candidate(draft.source) for draft in first_designs(author.trusted_designs(assignment)))
+    sources = [seed.source for seed in (*study.seeds, *graphed_seeds(config, study, {}))]
+    sources += [draft.source for draft in first_designs(author.trusted_designs(assignment))]
+    return tuple(map(Candidate, sources))
 
 
 @dataclass(frozen=True)

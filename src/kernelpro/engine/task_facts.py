@@ -40,7 +40,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         probe.work,
         study.graph,
         study.graph_error,
-        _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines),
+        _first_seeds(study.seeds, baselines) + graphed_seeds(config, study, baselines),
         study.seed_errors,
         probe.shapes,
         study.other_graphs,
@@ -81,7 +81,7 @@ def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> 
     return tuple(unique.values())
 
 
-def _graphed_seeds(
+def graphed_seeds(
     config: RunConfig, study: StudyData, baselines: dict[str, float]
 ) -> tuple[BaselineSeed, ...]:
     """On a GPU, if the task has many operators: torch.compile's code and the fastest baseline in a CUDA

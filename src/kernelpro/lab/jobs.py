@@ -120,7 +120,8 @@ class JobRunner:
         target = self._target(job)
         task = job.task.for_target(target) if job.task else None
         tasks = [task.at(number) for number in range(len(task.shapes))] if task else [None]
-        return [self._builds.begin(candidate, target, job.options, each) for each in tasks]
+        is_ahead = job.kind == "compile"
+        return [self._builds.begin(candidate, target, job.options, each, is_ahead) for each in tasks]
 
     def run(self, job: Job) -> Result:
         """Run one job. Bad input becomes an error result."""
