@@ -262,7 +262,8 @@ class JobRunner:
         if judge.not_scorable:
             raise BadInput(f"this task cannot be scored: {judge.not_scorable}")
         built = [candidate for candidate in job.candidates if self._is_built(job, candidate)]
-        race = DesignRace(bench, judge.as_given_seed, judge.check_as_given, judge.wait_for_teardown)
+        teardown = judge.wait_for_teardown, judge.close_in_background
+        race = DesignRace(bench, judge.as_given_seed, judge.check_as_given, *teardown)
         try:
             results = dict(
                 zip([design.id for design in built], race.run(built, self.reporter(job)), strict=True)

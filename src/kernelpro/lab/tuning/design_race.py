@@ -47,11 +47,18 @@ CheckOutputs = Callable[[list[torch.Tensor], int], None]
 class DesignRace:
     """Races designs on a bench, one after the other."""
 
-    def __init__(self, bench: Bench, seed: int, check: CheckOutputs, wait_for_teardown: Callable[[], None]):
-        """`seed`: the seed of the inputs. `wait_for_teardown`: waits until the process of the last judgement
-        has ended."""
+    def __init__(
+        self,
+        bench: Bench,
+        seed: int,
+        check: CheckOutputs,
+        wait_for_teardown: Callable[[], None],
+        close_in_background: Callable[[Participant], None],
+    ):
+        """`seed`: the seed of the inputs. `wait_for_teardown`: waits until processes that are closed in the
+        background have ended."""
         self._bench, self._seed, self._check = bench, seed, check
-        self._wait_for_teardown = wait_for_teardown
+        self._wait_for_teardown, self._close_in_background = wait_for_teardown, close_in_background
         self._participant: Participant | None = None
         self._leader: Candidate | None = None
 
@@ -70,7 +77,7 @@ class DesignRace:
                 if ratio < 1 or not had_leader:
                     leader_time *= ratio
             except CandidateRejected as error:
-                self.close()  # the process may be damaged
+                self._stop()  # the process may be damaged
                 result = RacedDesign(error.status, error.reason)
             results.append(replace(result, seconds=round(time.monotonic() - begin, 3)))
         return tuple(
@@ -145,8 +152,13 @@ class DesignRace:
             raise CandidateRejected(Status.CHEATING, "the reply to 'race' was forged")
         return list(reply)
 
-    def close(self) -> None:
-        """End the process."""
+    def _stop(self) -> None:
         if self._participant:
             self._participant.close()
+        self._participant = None
+
+    def close(self) -> None:
+        """End the process, in the background."""
+        if self._participant:
+            self._close_in_background(self._participant)
         self._participant = None
