@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ from kernelpro.lab.sandbox.extensions import uses_extensions
 from kernelpro.pools.local import LocalPool
 from kernelpro.records import Candidate, Job, Options, Result, StudyData, digest
 from kernelpro.suites.judging import BenchJob
-from kernelpro.suites.problems import Problem, find_problems
+from kernelpro.suites.problems import Problem, find_problems, interleave
 from kernelpro.suites.published import find_published, is_published
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
@@ -93,19 +93,6 @@ def find_items(options: argparse.Namespace, judge: Options) -> list[Item]:
         what = item.published.id if item.published else f"own, ahead: {options.ahead > 0}"
         item.key = digest(item.problem.task.id, what, options.target, judge.nondefault_json())
     return items
-
-
-def interleave(items: Sequence[Item]) -> list[Item]:
-    """Order by the relative position in the level, so that every prefix covers all levels alike."""
-    by_level: dict[int, list[Item]] = {}
-    for item in items:
-        by_level.setdefault(item.problem.level, []).append(item)
-    placed = [
-        ((position + 0.5) / len(level), number, item)
-        for number, level in by_level.items()
-        for position, item in enumerate(level)
-    ]
-    return [item for *_, item in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def after_first_builds(items: Sequence[Item]) -> list[Item]:
@@ -285,7 +272,8 @@ class SuiteRun:
 
     def _finish(self, item: Item, what: str, job: BenchJob, result: Result) -> None:
         now = time.monotonic()
-        self.results.add(LoggedResult(job.key, replace(result, job=job.key), result.device_seconds))
+        result, label = replace(result, job=job.key), item.problem.label
+        self.results.add(LoggedResult(job.key, result, result.device_seconds, problem=label))
         row = make_row(item, what, result)
         row["wall_s"] = round(now - self.last_done, 2)
         row["used_gb"] = self.memory.peak_gb(self.last_done) if self.memory else None
@@ -399,7 +387,7 @@ def main() -> int:
     if options.sample:
         random.Random(options.seed).shuffle(items)
     else:
-        items = after_first_builds(interleave(items))
+        items = after_first_builds(interleave(items, lambda item: item.problem.level))
     rows = read_rows([options.out / "rows.jsonl", *options.previous])
     done = {row["key"] for row in rows if not (options.retry and (row["status"] == "error" or row["lost"]))}
     if not options.sample:

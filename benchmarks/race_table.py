@@ -1,10 +1,11 @@
-"""A bench of the playbook with a race, as a table and as raw rows.
+"""A bench of the playbook with a race, as tables in Markdown.
 
-    python benchmarks/race_table.py BENCH_DIR [--rows ROWS.jsonl]
+    python benchmarks/race_table.py BENCH_DIR|ROWS.jsonl ... [--rows ROWS.jsonl] [--problems]
 
-BENCH_DIR is the `--out` folder of `kernelpro bench SUITE --author playbook --race 1 ...`. A row has a
-problem's device seconds by use, its wall seconds, the winner, its speed-up over each baseline, and how every
-design did in the race.
+BENCH_DIR is the `--out` folder of `kernelpro bench SUITE --author playbook --race 1 ...`, finished or not.
+The tables: results by level and by baseline, winners, device seconds, losses, distance from the floor, and
+what was not scored. `--rows` writes a row for each problem, with how every design did in the race; the tables
+can be made again from these rows. `--problems` adds a table of all problems.
 """
 
 from __future__ import annotations
@@ -12,118 +13,222 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kernelpro.engine.store import RunStore
+from race_rows import UNFINISHED, Row, level_of, read_rows
+from suite_rows import percentile
 
-Row = dict[str, Any]
+from kernelpro.records import Interval, Status
+from kernelpro.suites.scoreboard import NOT_JUDGED, NOT_RUN, Table, markdown
+from kernelpro.suites.statistics import summarize
+
+_NOT_SCORED = (Status.NOT_SCORABLE.value, NOT_RUN, NOT_JUDGED, UNFINISHED)
+_THRESHOLDS = ("1", "1.2", "1.5", "2")
+_FAR_FROM_FLOOR = 10
+_MAX_CELL = 160
+_SHARES = (0.9, 0.75, 0.5, 0.0)
 
 
-def read_row(run: Path) -> Row:
-    """What is known of one run, finished or not."""
-    store = RunStore(run)
-    facts, outcome, steps = store.task_facts(), store.outcome(), store.steps()
-    row: Row = {
-        "problem": run.name.rpartition("-")[0],
-        "device_s": {use: round(seconds, 2) for use, seconds in store.device_seconds.items()},
-        "wall_s": round(store.wall_seconds, 2),
-        "ended": outcome.reason if outcome else "",
-        "notes": list(outcome.notes) if outcome else [],
-    }
-    if facts:
-        row |= {"baselines_ms": facts.baselines, "floor_ms": facts.floor_ms, "seed_errors": facts.seed_errors}
-        by_code = {step.details.fingerprint: step for step in reversed(steps)}
-        row["race"] = [
-            {
-                "step": by_code[code].number if code in by_code else None,
-                "author": by_code[code].author if code in by_code else "",
-                "plan": by_code[code].plan if code in by_code else "",
-                "status": design.status.value,
-                "ratio": design.ratio,
-                "reason": design.reason[:300],
-                "seconds": design.seconds,
-            }
-            for code, design in facts.race.items()
-        ]
-    verdict = outcome.verdict if outcome else None
-    judged = [step for step in steps if step.verdict]
-    row["judged"] = [
-        {"step": s.number, "status": s.verdict.status.value, "reason": s.verdict.reason[:300], "ms": s.ms}
-        for s in judged
-        if s.verdict
+def best_speedup(row: Row) -> Interval | None:
+    """Over the fastest baseline, that is, the smallest."""
+    ratios = [Interval.from_json(ratio) for ratio in row.get("speedup", {}).values()]
+    return min(ratios, key=lambda ratio: ratio.value, default=None)
+
+
+def result_table(rows: Sequence[Row]) -> Table:
+    """A line for each level, over the fastest baseline; then a line for each baseline, over all levels."""
+    titles = ["level", "over", "scored", "correct", "geomean", *(f"> {p}" for p in _THRESHOLDS)]
+    levels = sorted({level_of(row) for row in rows})
+    groups: list[tuple[str, str, list[Interval | None]]] = [
+        (str(level), "fastest baseline", [best_speedup(row) for row in rows if level_of(row) == level])
+        for level in levels
     ]
-    if verdict and outcome and outcome.best is not None:
-        row |= {
-            "winner": next(step.author for step in steps if step.number == outcome.best),
-            "plan": next(step.plan for step in steps if step.number == outcome.best),
-            "language": verdict.language,
-            "ms": verdict.times["candidate"].value,
-            "speedup": {name: ratio.to_json() for name, ratio in verdict.speedup.items()},
-            "faster": verdict.faster,
-            "preparation_s": verdict.measurement.preparation_seconds,
-            "judging_s": verdict.measurement.seconds,
-        }
-    store.close()
-    return row
+    groups.append(("all", "fastest baseline", [best_speedup(row) for row in rows]))
+    for name in dict.fromkeys(name for row in rows for name in row.get("speedup", {})):
+        # a kernel counts only against baselines that it was timed against
+        timed = [row for row in rows if not row.get("speedup") or name in row["speedup"]]
+        ratios = [row["speedup"][name] if row.get("speedup") else None for row in timed]
+        groups.append(("all", name, [Interval.from_json(ratio) if ratio else None for ratio in ratios]))
+    lines = []
+    for level, name, speedups in groups:
+        summary = summarize(speedups)
+        shares = [f"{summary.fast[p]:.2f} ({summary.surely_fast[p]:.2f} certain)" for p in _THRESHOLDS]
+        mean = summary.geomean.format() if summary.geomean else ""
+        lines.append([level, name, str(summary.problems), str(summary.correct), mean, *shares])
+    return titles, lines
 
 
-def best_speedup(row: Row) -> tuple[float, float, float] | None:
-    """Over the fastest baseline, with its interval."""
-    ratios = [(r["value"], r["low"], r["high"]) for r in row.get("speedup", {}).values()]
-    return min(ratios, default=None)
-
-
-def format_table(rows: list[Row]) -> str:
-    """Markdown."""
-    uses = list(dict.fromkeys(use for row in rows for use in row["device_s"]))
-    titles = [
-        "problem",
-        *(f"{use} s" for use in uses),
-        "device s",
-        "wall s",
-        "raced",
-        "winner",
-        "language",
-        "x fastest",
-    ]
-    lines = [titles, ["---"] * len(titles)]
+def winner_table(rows: Sequence[Row]) -> Table:
+    """How often each author, language and form won, and by how much."""
+    groups: dict[tuple[str, str, str], list[Interval | None]] = defaultdict(list)
     for row in rows:
-        best = best_speedup(row)
+        if row.get("winner"):
+            key = row["winner"], row.get("language", ""), row.get("form", "")
+            groups[key].append(best_speedup(row))
+    lines = []
+    for key, speedups in sorted(groups.items(), key=lambda item: -len(item[1])):
+        mean = summarize(speedups).geomean
+        lines.append([*key, str(len(speedups)), mean.format() if mean else ""])
+    return ["author", "language", "form", "wins", "geomean over the fastest baseline"], lines
+
+
+def seconds_table(rows: Sequence[Row]) -> Table:
+    """Device seconds by use, then the stages of preparation and judgement."""
+    columns: dict[str, list[float]] = {"device, all": [sum(row["device_s"].values()) for row in rows]}
+    columns["wall"] = [row["wall_s"] for row in rows]
+    for row in rows:
+        for use, seconds in row["device_s"].items():
+            columns.setdefault(f"device, {use}", []).append(seconds)
+    for what, key in (("preparation", "preparation_s"), ("judgement", "judging_s")):
+        for row in rows:
+            for stage, seconds in row.get(key, {}).items():
+                columns.setdefault(f"{what}, {stage}", []).append(seconds)
+    lines = [
+        [
+            name,
+            str(len(values)),
+            *(f"{x:.2f}" for x in (statistics.median(values), percentile(values, 0.9))),
+            f"{sum(values):.0f}",
+        ]
+        for name, values in columns.items()
+        if values
+    ]
+    return ["seconds", "problems", "median", "p90", "total"], lines
+
+
+def loss_table(rows: Sequence[Row]) -> Table:
+    """Problems without a kernel that passed, and those certainly slower than the fastest baseline."""
+    lines = []
+    for row in rows:
+        speedup = best_speedup(row)
+        if row["status"] != Status.PASSED.value:
+            failures = [f"{step['author']}: {step['status']}: {step['reason']}" for step in row["judged"]]
+            lines.append([row["problem"], row["status"], "", "; ".join([row["reason"], *failures])])
+        elif speedup and speedup.high < 1:
+            why = [row.get("no_gain", ""), *row["notes"], row.get("seed_errors", "")]
+            lines.append([row["problem"], row["winner"], speedup.format(), "; ".join(filter(None, why))])
+    return ["problem", "winner or status", "x fastest", "why"], lines
+
+
+def floor_table(rows: Sequence[Row]) -> Table:
+    """Of winners whose floor is set by memory traffic, how many reach which share of it."""
+    memory = [row for row in rows if row.get("ms") and row.get("floor_ms") and row.get("bound") == "memory"]
+    lines = []
+    for level in [*sorted({level_of(row) for row in memory}), None]:
+        shares = [row["floor_ms"] / row["ms"] for row in memory if level in (None, level_of(row))]
+        if not shares:
+            continue
+        counts = Counter(next(limit for limit in _SHARES if share >= limit) for share in shares)
+        cells = ["all" if level is None else str(level), str(len(shares)), f"{statistics.median(shares):.0%}"]
+        lines.append([*cells, *(str(counts[limit]) for limit in _SHARES)])
+    return [
+        "level",
+        "memory-bound",
+        "median share of the floor",
+        ">= 90%",
+        "75 to 90%",
+        "50 to 75%",
+        "< 50%",
+    ], lines
+
+
+def far_table(rows: Sequence[Row]) -> Table:
+    """The winners with the largest multiple of their floor."""
+    timed = [row for row in rows if row.get("ms") and row.get("floor_ms")]
+    lines = []
+    for row in sorted(timed, key=lambda row: row["floor_ms"] / row["ms"])[:_FAR_FROM_FLOOR]:
+        parts = [f"{part['part']} {part['ms']:.3g} ms" for part in row.get("account", ())]
+        times = [f"{row['ms']:.4g}", f"{row['floor_ms']:.4g}", f"{row['ms'] / row['floor_ms']:.1f}"]
+        lines.append(
+            [row["problem"], *times, row.get("bound", ""), row["winner"], ", ".join(parts) or "not recorded"]
+        )
+    return ["problem", "ms", "floor ms", "x floor", "bound", "winner", "time account"], lines
+
+
+def excluded_table(rows: Sequence[Row]) -> Table:
+    """Problems that count in no mean, and why."""
+    return ["problem", "status", "why"], [[row["problem"], row["status"], row["reason"]] for row in rows]
+
+
+def problem_table(rows: Sequence[Row]) -> Table:
+    """Every scored problem."""
+    uses = list(dict.fromkeys(use for row in rows for use in row["device_s"]))
+    titles = ["problem", *(f"{use} s" for use in uses), "device s", "wall s", "raced", "failed", "winner"]
+    titles += ["language", "form", "ms", "x fastest", "of floor"]
+    lines = []
+    for row in rows:
+        best, race = best_speedup(row), row.get("race", ())
         lines.append(
             [
                 row["problem"],
                 *(f"{row['device_s'].get(use, 0):.1f}" for use in uses),
                 f"{sum(row['device_s'].values()):.1f}",
                 f"{row['wall_s']:.1f}",
-                str(len(row.get("race", ()))),
-                row.get("winner", row["ended"] or "unfinished"),
+                str(len(race)),
+                str(sum(design["status"] != Status.PASSED.value for design in race)),
+                row.get("winner", row["status"]),
                 row.get("language", ""),
-                f"{best[0]:.2f} [{best[1]:.2f}, {best[2]:.2f}]" if best else "",
+                row.get("form", ""),
+                f"{row['ms']:.4g}" if row.get("ms") else "",
+                best.format() if best else "",
+                f"{row['floor_ms'] / row['ms']:.0%}" if row.get("ms") and row.get("floor_ms") else "",
             ]
         )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return titles, lines
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What the tables do not show, one line each."""
+    gains = Counter(row.get("faster") for row in rows if row.get("winner"))
+    named = {"yes": "clearly faster", "no": "clearly slower", "unclear": "no clear difference"}
+    counts = ", ".join(f"{count} {named.get(str(name), name)}" for name, count in gains.most_common())
+    lines = [f"- against the fastest baseline: {counts}"] if counts else []
+    raced = [design for row in rows for design in row.get("race", ())]
+    failed = Counter(design["status"] for design in raced if design["status"] != Status.PASSED.value)
+    failures = ", ".join(f"{count} {status}" for status, count in failed.most_common()) or "none failed"
+    lines.append(f"- {len(raced)} designs raced; {failures}")
+    machines = {f"{row['hardware']}, torch {row['torch']}" for row in rows if row.get("hardware")}
+    return [*lines, f"- measured on {'; '.join(sorted(machines)) or 'nothing yet'}"]
+
+
+def format_tables(rows: Sequence[Row], with_problems: bool = False) -> str:
+    """All tables."""
+    scored = [row for row in rows if row["status"] not in _NOT_SCORED]
+    finished = [row for row in rows if row["status"] != UNFINISHED]
+    excluded = [row for row in rows if row["status"] in _NOT_SCORED]
+    parts: list[tuple[str, Table]] = [
+        ("Results", result_table(scored)),
+        ("Winners", winner_table(scored)),
+        ("Device time", seconds_table(finished)),
+        ("Losses", loss_table(scored)),
+        ("Share of the floor", floor_table(scored)),
+        ("Farthest from the floor", far_table(scored)),
+        ("Not scored", excluded_table(excluded)),
+    ]
+    if with_problems:
+        parts.append(("All scored problems", problem_table(scored)))
+    sections = [f"## {title}\n\n{markdown(_shortened(table))}" for title, table in parts if table[1]]
+    return "\n\n".join(["\n".join(remarks(scored)), *sections])
+
+
+def _shortened(table: Table) -> Table:
+    return table[0], [[" ".join(cell.split())[:_MAX_CELL] for cell in line] for line in table[1]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=Path)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="BENCH_DIR|ROWS.jsonl")
+    parser.add_argument("--rows", type=Path, help="write a row of data for each problem")
+    parser.add_argument("--problems", action="store_true", help="add a table of all problems")
     options = parser.parse_args()
-    rows = [read_row(path.parent) for path in sorted(options.folder.glob("runs/*/run.db"))]
+    rows = read_rows(options.paths)
     if options.rows:
         options.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(format_table(rows))
-    finished = [row for row in rows if row["ended"]]
-    if finished:
-        device = [sum(row["device_s"].values()) for row in finished]
-        wall = [row["wall_s"] for row in finished]
-        print(
-            f"{len(finished)} finished; device seconds: median {statistics.median(device):.1f}, "
-            f"sum {sum(device):.0f}; wall seconds: median {statistics.median(wall):.1f}, sum {sum(wall):.0f}"
-        )
+    print(format_tables(rows, options.problems))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from kernelpro.lab.exclusive import compiling
+from kernelpro.lab.exclusive import compiling, without_compilers
 from kernelpro.lab.sandbox.builds import Builds
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
@@ -46,6 +46,18 @@ def test_no_compiler_runs_while_another_process_times_the_cpu(launcher: SandboxL
         assert waiting.result(60)
     with compiling():
         assert builds.get(unseen(), "cpu", Options()), "compilers run beside each other"
+    builds.close()
+
+
+def test_a_build_that_a_job_waits_for_does_not_queue_behind_builds_ahead(launcher: SandboxLauncher) -> None:
+    builds = Builds(launcher, workers=1)
+    with without_compilers():  # nothing is built before the queue is full
+        first, second = unseen(), unseen()
+        queued = [builds.begin(each, "cpu", Options(), is_ahead=True) for each in (unseen(), first, second)]
+        needed = builds.begin(second, "cpu", Options())
+    assert needed.result(60) and queued[2].cancelled()
+    assert builds.begin(second, "cpu", Options()) is needed, "no candidate is built twice"
+    assert queued[1].result(60) and builds.begin(first, "cpu", Options()) is queued[1]
     builds.close()
 
 

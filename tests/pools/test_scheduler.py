@@ -142,6 +142,22 @@ def test_a_worker_waits_a_moment_for_the_next_job_of_a_run() -> None:
         assert runs.holds(worker, 1000.0) == holds
 
 
+def test_a_worker_does_not_wait_for_a_run_that_has_ended() -> None:
+    clock, worker = Clock(), FakeWorker()
+    chosen = scheduler(clock)
+    for number in range(2):
+        chosen.submit(job := pending("run", number))
+        chosen.assign([worker], send)
+        finish_all(chosen, worker)
+    chosen.submit(pending("other"))
+    chosen.assign([worker], send)
+    assert not worker.sent, "the run's next job may come"
+    assert job.job.task
+    chosen.end_run(job.job.task)
+    chosen.assign([worker], send)
+    assert [each.task for each in worker.sent.values()] == [pending("other").task]
+
+
 def test_a_caller_who_submits_all_at_once_does_not_come_back() -> None:
     runs, many = RunTracker(), [pending("many", number) for number in range(3)]
     for job in many:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from queue import Queue
 from typing import Any
 
 import pytest
 
-from kernelpro.pools.pool import StudyCallback
+from kernelpro.pools.pool import CompiledCallback
 from kernelpro.records import Candidate, Options, StudyData, Target, Task
 from kernelpro.suites.compile_next import CompileNext
 
@@ -22,10 +23,10 @@ class Requests:
         self.names: list[str] = []
         self.built: Queue[tuple[str, tuple[Candidate, ...]]] = Queue()
 
-    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback) -> None:
+    def compile_ahead(self, task: Task, target: Target, on_compiled: CompiledCallback) -> None:
         assert target == "cuda"
         self.names.append(task.name)
-        on_study(StudyData(graph_error=task.name))
+        on_compiled(StudyData(graph_error=task.name))
 
     def build_ahead(
         self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
@@ -42,7 +43,7 @@ def requested(after: Task, options: Options) -> list[str]:
 
 
 def test_the_next_problems_are_compiled_in_their_order() -> None:
-    assert requested(TASKS[0], Options()) == [f"task {number}" for number in (1, 2, 3, 4)]
+    assert requested(TASKS[0], Options()) == [f"task {number}" for number in (1, 2, 3, 4, 5, 6)]
     assert requested(TASKS[5], Options()) == ["task 6"]
     assert requested(TASKS[6], Options()) == []
 
@@ -62,5 +63,15 @@ def test_the_designs_of_the_next_problems_are_built_once_their_graph_is_known() 
     compile_next.after(TASKS[5])
     assert pool.built.get(timeout=10) == ("task 5", (Candidate("design for task 5"),))
     assert pool.built.get(timeout=10) == ("task 6", (Candidate("design for task 6"),))
-    compile_next.close()
     assert pool.names == ["task 5", "task 6"] and pool.built.empty(), "nothing is asked for twice"
+
+
+def test_the_first_problem_that_is_compiled_is_next() -> None:
+    pool: Any = Requests()
+    compile_next = CompileNext(pool, [(task, "cuda", Options()) for task in TASKS])
+    assert compile_next.first_ready(TASKS) == 0, "none is compiled"
+    compile_next.after(TASKS[3])
+    deadline = time.monotonic() + 10
+    while compile_next.first_ready(TASKS[6:]) or compile_next.first_ready(TASKS) != 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

@@ -8,7 +8,7 @@ import pytest
 
 from kernelpro.records import BadInput, BuildData, Result
 from kernelpro.suites import kernel_files
-from kernelpro.suites.problems import ProblemRange, find_problems, parse_ids
+from kernelpro.suites.problems import ProblemRange, find_problems, interleave, parse_ids
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
 
 TASK = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
@@ -64,6 +64,14 @@ def test_a_suite_that_is_none(tmp_path: Path) -> None:
         find_problems(str(tmp_path / "nowhere"), (), "", "cpu")
     with pytest.raises(BadInput, match="no task in"):
         find_problems(str(tmp_path), (), "", "cpu")
+
+
+def test_every_prefix_covers_all_levels() -> None:
+    numbered = [(1, n) for n in range(4)] + [(2, n) for n in range(2)] + [(3, n) for n in range(4)]
+    order = interleave(numbered, lambda item: item[0])
+    assert sorted(order) == numbered
+    assert [level for level, _ in order[:5]] == [1, 3, 2, 1, 3]
+    assert [number for level, number in order if level == 1] == [0, 1, 2, 3]
 
 
 def test_ranges() -> None:

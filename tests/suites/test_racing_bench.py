@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from in_process import WarmCommand
 
+from kernelpro.authors.author import Assignment, Draft
+from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.store import RunStore
 
+RACE_TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "race_table.py"
 TASK = """import torch
 import torch.nn.functional as F
 class Model(torch.nn.Module):
@@ -19,22 +26,19 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+ZEROS = TASK.replace("F.layer_norm(a + b, (512,))", "(a + b) * 0")
+
+
+def command(tasks: Path, out: Path) -> list[str]:
+    options = "--target cpu --quick --no-baseline compile --no-compile-seed --author playbook --race 1"
+    spending = "--budget candidates=1 --finalists 0 --tune-points 0 --format json"
+    return ["bench", str(tasks), "--out", str(out), *options.split(), *spending.split()]
 
 
 def test_the_playbooks_designs_race_and_one_is_judged(tmp_path: Path, warm_kernelpro: WarmCommand) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "1_norm.py").write_text(TASK)
-    options = "--target cpu --quick --no-baseline compile --no-compile-seed --author playbook --race 1"
-    spending = "--budget candidates=1 --finalists 0 --tune-points 0 --format json"
-    words = [
-        "bench",
-        str(tmp_path / "tasks"),
-        "--out",
-        str(tmp_path / "out"),
-        *options.split(),
-        *spending.split(),
-    ]
-    done = warm_kernelpro(*words)
+    done = warm_kernelpro(*command(tmp_path / "tasks", tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["status"] == "passed" and row["author"] == "playbook" and row["language"] == "cpp"
@@ -46,3 +50,51 @@ def test_the_playbooks_designs_race_and_one_is_judged(tmp_path: Path, warm_kerne
     assert {design.status.value for design in facts.race.values()} == {"passed"}, "the drafts are right"
     assert store.device_seconds["race"] > 0
     store.close()
+
+
+def test_it_continues_on_another_machine_and_one_problem_does_not_end_it(
+    tmp_path: Path, warm_kernelpro: WarmCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    (first / "tasks").mkdir(parents=True)
+    for name, text in {"1_norm": TASK, "2_bug": TASK.replace("512", "256"), "3_zeros": ZEROS}.items():
+        (first / "tasks" / f"{name}.py").write_text(text)
+    assert warm_kernelpro(*command(first / "tasks", first / "out"), "--ids", "1").returncode == 0
+    shutil.move(first, second)
+
+    write = Playbook.trusted_designs
+
+    def write_or_fail(author: Playbook, assignment: Assignment) -> list[Draft]:
+        assert assignment.task.name != "2_bug", "a bug"
+        return write(author, assignment)
+
+    monkeypatch.setattr(Playbook, "trusted_designs", write_or_fail)
+    done = warm_kernelpro(*command(second / "tasks", second / "out"))
+    assert "1 of 3 have a result already" in done.stderr
+    board = json.loads(done.stdout)
+    assert [row["problem"] for row in board["rows"]] == ["1 norm"]
+    (bug, zeros) = board["excluded"]
+    assert bug["status"] == "not run" and "AssertionError: a bug" in bug["reason"]
+    assert zeros["status"] == "not_scorable" and zeros["reason"].startswith("zeros pass")
+    assert "1 could not be run or judged: --retry repeats them" in done.stderr
+    assert len(list((second / "out" / "runs").glob("*/run.db"))) == 3
+
+    rows = tmp_path / "rows.jsonl"
+    tables = subprocess.run(
+        [sys.executable, RACE_TABLE, second / "out", "--rows", rows, "--problems"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    (norm, *_) = map(json.loads, rows.read_text().splitlines())
+    assert norm["problem"] == "1 norm" and norm["form"] == "own" and norm["bound"] == "memory"
+    assert norm["speedup"]["eager_fp32"]["value"] == board["rows"][0]["speedup"]["eager_fp32"]["value"]
+    sections = dict(part.split("\n\n", 1) for part in tables.split("\n\n## ")[1:])
+    assert "| playbook | cpp | own | 1 |" in sections["Winners"]
+    assert "| device, race | 1 |" in sections["Device time"]
+    assert "| 1 norm |" in sections["Farthest from the floor"] and "not recorded" in tables
+    assert "| 2 bug | not run |" in sections["Not scored"] and "zeros pass" in sections["Not scored"]
+    again = subprocess.run(
+        [sys.executable, RACE_TABLE, rows, "--problems"], capture_output=True, text=True, check=True
+    )
+    assert again.stdout == tables, "the rows hold everything"

@@ -52,8 +52,12 @@ JobKeys = dict[tuple[int, int], list[str]]
 class _Bench:
     """One call of `kernelpro bench`."""
 
-    def __init__(self, options: BenchOptions, target: Target, pool: Pool, log: ResultsLog):
+    def __init__(
+        self, options: BenchOptions, target: Target, pool: Pool, log: ResultsLog, deadline: float | None
+    ):
+        """`deadline`: when to stop, by `time.monotonic`."""
         self.options, self.target, self.pool, self.log = options, target, pool, log
+        self._deadline = deadline
         self.judge_options = _judge_options(options)
         self.published = _find_published(options, target)
         self.problems = [kernel.problem for kernel in self.published] or _find_problems(options, target)
@@ -90,7 +94,7 @@ class _Bench:
                 self.log,
                 progress.stage,
                 lambda job: progress.done(job.problem.label),
-                self.options.time_limit,
+                self._seconds_left(),
             )
         if files:
             self._log_unreadable(files)
@@ -135,7 +139,7 @@ class _Bench:
         config = session.validate(session.RunRequest(config, folder, self.target)).config
         searches = [
             searching.BenchSearch(problem, replace(config, task=problem.task, target=self.target))
-            for problem in self.problems
+            for problem in problems.interleave(self.problems, lambda problem: problem.level)
         ]
         self.keys |= {(item.problem.level, item.problem.number): [item.key] for item in searches}
         missing = [item for item in searches if self.log.is_missing(item.key, options.retry)]
@@ -154,13 +158,17 @@ class _Bench:
                     progress.stage,
                     lambda item: progress.done(item.problem.label),
                     progress.note,
-                    options.time_limit,
+                    self._seconds_left(),
                 )
             )
+
+    def _seconds_left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
 
 def run_bench(options: BenchOptions) -> int:
     """Run a benchmark and print its scoreboard; return the exit code."""
+    deadline = time.monotonic() + options.time_limit if options.time_limit else None
     _check(options)
     if options.list_problems:
         return _list_problems(options)
@@ -173,7 +181,7 @@ def run_bench(options: BenchOptions) -> int:
             file = log.folder / "results.jsonl"
             if log.unreadable_lines:
                 _print(f"{log.unreadable_lines} lines of {file} cannot be read; their jobs run again")
-            bench = _Bench(options, target, pool, log)
+            bench = _Bench(options, target, pool, log, deadline)
             try:
                 outstanding = bench.run()
             except KeyboardInterrupt:
@@ -255,6 +263,8 @@ def _judge_options(options: BenchOptions) -> Options:
         min_own_share=options.min_own_share,
         sandbox=options.sandbox,
         energy=options.energy,
+        call_timeout=options.timeout,
+        build_timeout=options.build_timeout,
     )
 
 

@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from kernelpro.authors.author import Assignment, Author, Draft, source_fingerprint
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
+from kernelpro.engine.task_facts import graphed_seeds
 from kernelpro.records import (
     Candidate,
+    Hardware,
     Job,
     RaceData,
     RacedDesign,
@@ -26,7 +28,6 @@ from kernelpro.records import (
     Status,
     Step,
     StudyData,
-    Task,
     TaskFacts,
 )
 
@@ -74,22 +75,25 @@ def first_designs(designs: Sequence[Draft]) -> Sequence[Draft]:
     return first if any("CUDAGraph()" in draft.source for draft in first) else first[:_MAX_DESIGNS]
 
 
-def designs_ahead(author: Author, config: RunConfig, task: Task, study: StudyData) -> tuple[Candidate, ...]:
-    """The author's designs that will race, from the study alone, so that they can be built before the task is
-    measured."""
+def designs_ahead(author: Author, config: RunConfig, study: StudyData) -> tuple[Candidate, ...]:
+    """The designs that will race, from the study alone, so that they can be built before the task is
+    measured. In the run, the author returns the same ones."""
     assignment = Assignment(
         1,
         "seed",
-        task,
+        config.task,
         config.target,
         study.precision,
         0.0,
         {},
         graph=study.graph,
         other_graphs=study.other_graphs,
+        hardware=Hardware(facts={"capability": study.capability}),
         languages=config.languages,
     )
-    return tuple(Candidate(draft.source) for draft in first_designs(author.trusted_designs(assignment)))
+    sources = [seed.source for seed in (*study.seeds, *graphed_seeds(config, study, {}))]
+    sources += [draft.source for draft in first_designs(author.trusted_designs(assignment))]
+    return tuple(map(Candidate, sources))
 
 
 @dataclass(frozen=True)

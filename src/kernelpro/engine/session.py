@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from kernelpro.authors.author import LANGUAGES
+from kernelpro.authors.author import LANGUAGES, Author
 from kernelpro.authors.by_name import create_author, with_absolute_paths
 from kernelpro.engine.database import NoSpaceLeft
 from kernelpro.engine.loop import Engine, ignore_event
@@ -90,8 +90,11 @@ def identity(config: RunConfig) -> str:
     return replace(config, wait=False, pool="local", gpu_name="").nondefault_json()
 
 
-def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event) -> Engine:
-    """Lock a run and return its engine, with the author and the knowledge of earlier runs."""
+def create_engine(
+    store: RunStore, pool: Pool, on_event: OnEvent = ignore_event, author: Author | None = None
+) -> Engine:
+    """Lock a run and return its engine, with the author and the knowledge of earlier runs. `author`: the one
+    of the run's configuration, if it exists already."""
     store.lock()
     config = store.config()
 
@@ -99,16 +102,22 @@ def create_engine(store: RunStore, pool: Pool, on_event: OnEvent = ignore_event)
         on_event(Note(text))
 
     knowledge = Knowledge(default_path() if config.knowledge else None, note)
-    return Engine(store, pool, create_author(config, store.folder, note), on_event, knowledge)
+    author = author or create_author(config, store.folder, note)
+    return Engine(store, pool, author, on_event, knowledge)
 
 
 async def continue_run(
-    store: RunStore, pool: Pool, on_event: OnEvent = ignore_event, explain: bool = True
+    store: RunStore,
+    pool: Pool,
+    on_event: OnEvent = ignore_event,
+    explain: bool = True,
+    author: Author | None = None,
 ) -> Outcome:
     """Work on a run until its budget is spent, and return its outcome. A finished run is continued only if
     its limits were changed.
 
-    `explain`: also diagnose the winner. Raises Paused if answers or results are outstanding.
+    `explain`: also diagnose the winner. `author`: see `create_engine`. Raises Paused if answers or results
+    are outstanding.
     """
     has_work = False
     if has_requests(store):
@@ -117,7 +126,7 @@ async def continue_run(
     complete = not has_work and store.is_finished and (store.is_winner_profiled or not explain)
     if complete and (outcome := store.outcome()):
         return outcome
-    return await create_engine(store, pool, on_event).run(explain)
+    return await create_engine(store, pool, on_event, author).run(explain)
 
 
 @contextmanager

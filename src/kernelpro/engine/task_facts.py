@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from kernelpro.authors.cuda_graph import MIN_OPERATORS, in_cuda_graph
 from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
-from kernelpro.records import BadInput, BaselineSeed, Job, ProbeData, RunConfig, StudyData, TaskFacts
+from kernelpro.records import BaselineSeed, Job, NotScorable, ProbeData, RunConfig, StudyData, TaskFacts
 
 
 async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) -> TaskFacts:
-    """The stored facts; if there are none, run a probe and a study and store their results. Raises BadInput
-    if the task cannot be scored."""
+    """The stored facts; if there are none, run a probe and a study and store their results. Raises
+    NotScorable if the task cannot be scored, BadInput if it does not run."""
     if facts := store.task_facts():
         return facts
     # both at once, because each result of a spool may take hours
@@ -40,7 +40,7 @@ async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) ->
         probe.work,
         study.graph,
         study.graph_error,
-        _first_seeds(study.seeds, baselines) + _graphed_seeds(config, study, baselines),
+        _first_seeds(study.seeds, baselines) + graphed_seeds(config, study, baselines),
         study.seed_errors,
         probe.shapes,
         study.other_graphs,
@@ -54,7 +54,7 @@ async def _probe(config: RunConfig, submit: SubmitJob) -> ProbeData:
     if not isinstance(result.data, ProbeData):
         raise result.exception("facts about the task")
     if not result.data.scorable:
-        raise BadInput(f"this task cannot be scored: {result.data.reason}")
+        raise NotScorable(result.data.reason)
     return result.data
 
 
@@ -81,12 +81,12 @@ def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> 
     return tuple(unique.values())
 
 
-def _graphed_seeds(
+def graphed_seeds(
     config: RunConfig, study: StudyData, baselines: dict[str, float]
 ) -> tuple[BaselineSeed, ...]:
-    """On a GPU: the fastest baseline in a CUDA graph, if the task has many operators, because their launches
-    may take as long as the kernels. A task whose operators cannot be counted, such as a recurrent network, is
-    assumed to have many."""
+    """On a GPU, if the task has many operators: torch.compile's code and the fastest baseline in a CUDA
+    graph, because launches may take as long as the kernels. A task whose operators cannot be counted, such as
+    a recurrent network, is assumed to have many."""
     if config.target != "cuda" or len(config.task.shapes) > 1:
         return ()
     if graph := study.graph:
@@ -96,7 +96,9 @@ def _graphed_seeds(
             return ()
     sources = {seed.baseline: seed for seed in study.seeds}
     ordered = sorted(sources, key=lambda name: baselines.get(name, math.inf))
-    for seed in (sources[name] for name in ordered):
-        if source := in_cuda_graph(seed.source):
-            return (BaselineSeed(seed.baseline, f"{seed.name} in a CUDA graph", source),)
-    return ()
+    graphed = {name: source for name in ordered if (source := in_cuda_graph(sources[name].source))}
+    return tuple(
+        BaselineSeed(name, f"{sources[name].name} in a CUDA graph", source)
+        for number, (name, source) in enumerate(graphed.items())
+        if number == 0 or name == "compile"
+    )

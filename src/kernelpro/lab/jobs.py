@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, get_args
 
 import torch
@@ -30,6 +32,7 @@ from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
 from kernelpro.lab.study import study_task
+from kernelpro.lab.tasks.graph import TRACER_MODULE
 from kernelpro.lab.tuning import tunables
 from kernelpro.lab.tuning.design_race import DesignRace
 from kernelpro.lab.tuning.race import Race, RacedTime
@@ -83,6 +86,7 @@ class JobRunner:
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
         self._launcher, self._write = launcher, write
         self._builds, self._references = Builds(self._launcher), AheadCompilers()
+        self._imports: threading.Thread | None = None
         self._warm: list[_WarmShape] = []
         """The prepared task, one entry for each of its shapes."""
         self._warm_key: Any = None
@@ -98,19 +102,31 @@ class JobRunner:
         for candidate in _candidates(job):
             self._start_builds(job, candidate)
         if job.kind == "compile" and job.task and not job.candidates and self._target(job) == "cuda":
+            self._import_compilers()
             self._references.begin(
                 job.task.for_target("cuda"), "cuda", lambda study: self._write(Result(job.id, data=study))
             )
+
+    def _import_compilers(self) -> None:
+        """Import in the background what the first task of a suite needs: torch's compilers in the process
+        that starts sandboxes, and the tracer of operator graphs here."""
+        if self._imports is None:
+            self._launcher.preload(COMPILER_MODULES)
+            self._imports = threading.Thread(target=import_module, args=(TRACER_MODULE,), daemon=True)
+            self._imports.start()
 
     def _start_builds(self, job: Job, candidate: Candidate) -> list[Future[bytes]]:
         """Start one build for each shape of the task; in most languages all shapes share one."""
         target = self._target(job)
         task = job.task.for_target(target) if job.task else None
         tasks = [task.at(number) for number in range(len(task.shapes))] if task else [None]
-        return [self._builds.begin(candidate, target, job.options, each) for each in tasks]
+        is_ahead = job.kind == "compile"
+        return [self._builds.begin(candidate, target, job.options, each, is_ahead) for each in tasks]
 
     def run(self, job: Job) -> Result:
         """Run one job. Bad input becomes an error result."""
+        if self._imports:
+            self._imports.join()  # it would disturb measurements
         self._device_seconds, self._shortage = 0.0, Shortage()
         return replace(self._run(job), device_seconds=round(self._device_seconds, 4))
 
@@ -246,7 +262,8 @@ class JobRunner:
         if judge.not_scorable:
             raise BadInput(f"this task cannot be scored: {judge.not_scorable}")
         built = [candidate for candidate in job.candidates if self._is_built(job, candidate)]
-        race = DesignRace(bench, judge.as_given_seed, judge.check_as_given, judge.wait_for_teardown)
+        teardown = judge.wait_for_teardown, judge.close_in_background
+        race = DesignRace(bench, judge.as_given_seed, judge.check_as_given, *teardown)
         try:
             results = dict(
                 zip([design.id for design in built], race.run(built, self.reporter(job)), strict=True)

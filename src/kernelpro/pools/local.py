@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from kernelpro.lab import machine
 from kernelpro.lab.machine import Device
 from kernelpro.pools.pool import (
+    CompiledCallback,
     Pool,
     ProgressCallback,
-    StudyCallback,
+    ignore_compiled,
     ignore_progress,
-    ignore_study,
     lost_result,
     run_jobs,
 )
@@ -98,7 +98,7 @@ class LocalPool(Pool):
             max_sent=MAX_SENT, first_turn=FIRST_TURN, warm_cost=_WARM_COST, build_ahead=True
         )
         self._count = 0
-        self._study_callbacks: dict[str, StudyCallback] = {}
+        self._compiled_callbacks: dict[str, CompiledCallback] = {}
         """Callbacks by the key of the job that compiles a reference ahead of time."""
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -157,10 +157,12 @@ class LocalPool(Pool):
             threading.Thread(target=self._listen, args=(worker, worker.process), daemon=True).start()
         return worker.process
 
-    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
+    def compile_ahead(
+        self, task: Task, target: Target, on_compiled: CompiledCallback = ignore_compiled
+    ) -> None:
         """Compile a reference for a GPU ahead of time. One worker does this for all GPUs of the machine."""
         key = f"ahead {task.id}"
-        self._study_callbacks[key] = on_study
+        self._compiled_callbacks[key] = on_compiled
         self._send_ahead(Job(key, "compile", task, target=target))
 
     def build_ahead(
@@ -169,6 +171,12 @@ class LocalPool(Pool):
         """Build candidates for a GPU ahead of time. Not for the CPU, where compilers would disturb
         measurements."""
         self._send_ahead(Job("", "compile", task, target=target, options=options, candidates=candidates))
+
+    def end_run(self, task: Task) -> None:
+        """Let the worker of a run that has ended begin with another task at once."""
+        with self._lock:
+            self._scheduler.end_run(task)
+            self._dispatch()
 
     def _send_ahead(self, job: Job) -> None:
         if job.target != "cuda":
@@ -184,7 +192,7 @@ class LocalPool(Pool):
             worker.last_sign = time.monotonic()
             pending = worker.sent.get(record.job)
             if pending is None:
-                self._deliver_study(record)
+                self._deliver_compiled(record)
                 continue
             if isinstance(record, Progress):
                 pending.preparing = record.preparing
@@ -198,11 +206,11 @@ class LocalPool(Pool):
                 pending.finish(record)
         self._handle_exit(worker, process)
 
-    def _deliver_study(self, record: Progress | Result) -> None:
-        """Deliver the study of a reference that was compiled ahead of time."""
-        on_study = self._study_callbacks.pop(record.job, ignore_study)
-        if isinstance(record, Result) and isinstance(record.data, StudyData):
-            on_study(record.data)
+    def _deliver_compiled(self, record: Progress | Result) -> None:
+        """Report that a reference was compiled ahead of time, with its study."""
+        if isinstance(record, Result):
+            on_compiled = self._compiled_callbacks.pop(record.job, ignore_compiled)
+            on_compiled(record.data if isinstance(record.data, StudyData) else None)
 
     def _handle_exit(self, worker: _DeviceState, process: WorkerProcess) -> None:
         hung, reason = bool(worker.hang_reason), worker.hang_reason or process.exit_reason()

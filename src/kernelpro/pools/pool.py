@@ -20,12 +20,10 @@ from kernelpro.records import (
 )
 
 ProgressCallback = Callable[[Progress], None]
+CompiledCallback = Callable[[StudyData | None], None]
 
 
-StudyCallback = Callable[[StudyData], None]
-
-
-def ignore_study(_: StudyData) -> None:
+def ignore_compiled(_: StudyData | None) -> None:
     """A callback that does nothing."""
 
 
@@ -57,16 +55,22 @@ class Pool(Protocol):
         """Submit a job and wait for its result."""
         return self.submit(job, progress).result()
 
-    def compile_ahead(self, task: Task, target: Target, on_study: StudyCallback = ignore_study) -> None:
+    def compile_ahead(
+        self, task: Task, target: Target, on_compiled: CompiledCallback = ignore_compiled
+    ) -> None:
         """Compile a reference whose jobs come soon, if a worker can do that without disturbing measurements.
-        `on_study` is called from another thread if the operator graph can be traced without running the
-        reference."""
+        `on_compiled` is called from another thread when it is compiled or has failed to, with its operator
+        graph, or None if that cannot be traced without running the reference."""
         return
 
     def build_ahead(
         self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
     ) -> None:
         """Build candidates whose jobs come soon, if a worker can do that without disturbing measurements."""
+        return
+
+    def end_run(self, task: Task) -> None:
+        """A search run of this task has ended: no worker needs to wait for its next job."""
         return
 
     @property

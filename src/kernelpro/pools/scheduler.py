@@ -9,7 +9,8 @@ A worker has a task *warm* if it has prepared it: loaded, with its baselines tim
 4. If another task waits that no worker has warm, a task's turn on a worker ends after a number of jobs. Its
    next turn is twice as long, so that a large task is warmed a few times only.
 5. A job that has been queued for five minutes goes first.
-6. Before an idle worker leaves the task of a search run, it waits a moment for the run's next job.
+6. Before an idle worker leaves the task of a search run, it waits a moment for the run's next job, unless the
+   run has ended.
 
 All jobs of a task are timed on one kind of hardware: that of the first worker that got one.
 """
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from kernelpro.pools.pool import ProgressCallback
-from kernelpro.records import Job, Progress, Result, Target
+from kernelpro.records import Job, Progress, Result, Target, Task
 
 JobGroup = tuple[str, str]
 """A task's id and the target; jobs without a task have an empty id."""
@@ -186,6 +187,11 @@ class RunTracker:
         with self._lock:
             self._open[task] -= 1
 
+    def end(self, task: str) -> None:
+        """Record that a task's run has ended."""
+        with self._lock:
+            self._run_tasks.discard(task)
+
     def holds(self, worker: PoolWorker, now: float) -> bool:
         """Whether the worker should stay with its task because a run will submit another job in a moment."""
         idle_long = not worker.sent and now - worker.idle_since >= RUN_WAIT_SECONDS
@@ -228,6 +234,10 @@ class Scheduler(Generic[W]):
         """Queue a new job."""
         self._runs.submitted(pending)
         self.queue.add(pending)
+
+    def end_run(self, task: Task) -> None:
+        """Record that the search run of a task has ended: no worker waits for its next job."""
+        self._runs.end(task.id)
 
     def finished(self, worker: W, handle: Hashable) -> PendingJob:
         """Record that a worker returned the result of a job; returns the job."""

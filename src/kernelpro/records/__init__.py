@@ -5,7 +5,7 @@ Standard library only: the lab reads and writes them on hosts that have only Pyt
 
 from kernelpro.records import folders
 from kernelpro.records.account import AccountPart, PartKind
-from kernelpro.records.base import BadInput, InternalError, Record, digest
+from kernelpro.records.base import BadInput, InternalError, NotScorable, Record, digest
 from kernelpro.records.comparable import ComparableTimes
 from kernelpro.records.cpu_profile import CpuInstructionKind, CpuLoop, CpuProfile, CpuRun
 from kernelpro.records.energy import Energy, EnergyWindow, Objective
@@ -132,6 +132,7 @@ __all__ = [
     "Mode",
     "NoVerdict",
     "Node",
+    "NotScorable",
     "Objective",
     "Options",
     "Outcome",

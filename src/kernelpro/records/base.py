@@ -22,6 +22,14 @@ class BadInput(Exception):
     """The user's input cannot be used. The message is one line: what, where, what to do."""
 
 
+class NotScorable(BadInput):
+    """A wrong kernel could pass the judge's checks of this task; `reason` says how."""
+
+    def __init__(self, reason: str):
+        super().__init__(f"this task cannot be scored: {reason}")
+        self.reason = reason
+
+
 class InternalError(BadInput):
     """A bug of KernelPro prevented the work. The message is one line that asks the user for a report."""
 

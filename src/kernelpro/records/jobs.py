@@ -172,6 +172,9 @@ class StudyData(Record):
     size."""
     precision: str = ""
     """See `TaskFacts.precision`."""
+    capability: str = ""
+    """The GPU's CUDA compute capability, such as `9.0`, if the study was made ahead of the probe, which
+    reports the hardware."""
     kind: Literal["study"] = "study"
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
 
-from kernelpro.pools.pool import Pool
+from kernelpro.pools.pool import CompiledCallback, Pool
 from kernelpro.records import Candidate, Options, StudyData, Target, Task
 
-_NEXT_PROBLEMS = 4
-"""Problems to compile ahead. A reference compiles in seconds, a network in a minute:
-as long as it takes to measure a few problems."""
+_NEXT_PROBLEMS = 12
+"""Problems to compile ahead. A reference compiles in seconds, a network in a minute or two: as long as it
+takes to measure ten problems."""
 
 DesignsOf = Callable[[Task, StudyData], tuple[Candidate, ...]]
 """The first designs for a task."""
@@ -32,7 +33,11 @@ class CompileNext:
         self._order = list({problem[0].id: problem for problem in compiled}.values())
         self._positions = {task.id: number for number, (task, _, _) in enumerate(self._order)}
         self._requested: set[str] = set()
-        self._writer = ThreadPoolExecutor(1)
+        self._ready: set[str] = set()
+        """Tasks whose compilation has ended, well or not."""
+        self._compiled: SimpleQueue[tuple[Task, Target, Options, StudyData | None]] = SimpleQueue()
+        # a daemon: writing the designs of a network takes up to a minute, for which nothing waits at the end
+        threading.Thread(target=self._prepare_compiled, daemon=True).start()
 
     def after(self, task: Task) -> None:
         """Compile the problems that come after a task, which is being measured."""
@@ -40,21 +45,22 @@ class CompileNext:
         for following, target, options in self._order[first : first + _NEXT_PROBLEMS]:
             if following.id not in self._requested:
                 self._requested.add(following.id)
-                self._pool.compile_ahead(following, target, self._builder(following, target, options))
+                self._pool.compile_ahead(following, target, self._on_compiled(following, target, options))
 
-    def _builder(self, task: Task, target: Target, options: Options) -> Callable[[StudyData], None]:
-        """A callback that writes the designs of a task as soon as its study arrives, and has them built."""
+    def first_ready(self, tasks: Sequence[Task]) -> int:
+        """The position of the first task that is compiled; 0 if none is."""
+        return next((number for number, task in enumerate(tasks) if task.id in self._ready), 0)
 
-        def build(study: StudyData) -> None:
-            if self._designs_of:
-                self._pool.build_ahead(task, target, options, self._designs_of(task, study))
+    def _on_compiled(self, task: Task, target: Target, options: Options) -> CompiledCallback:
+        return lambda study: self._compiled.put((task, target, options, study))
 
-        def begin(study: StudyData) -> None:
-            with suppress(RuntimeError):  # the bench has ended
-                self._writer.submit(build, study)
-
-        return begin
-
-    def close(self) -> None:
-        """Stop writing designs."""
-        self._writer.shutdown(wait=False, cancel_futures=True)
+    def _prepare_compiled(self) -> None:
+        """Write the designs of each task as soon as its reference is compiled, and have them built."""
+        while True:
+            task, target, options, study = self._compiled.get()
+            try:
+                if self._designs_of and study:
+                    self._pool.build_ahead(task, target, options, self._designs_of(task, study))
+            except Exception:  # a bug: the search will report it
+                traceback.print_exc()
+            self._ready.add(task.id)

@@ -54,7 +54,7 @@ def run_jobs(
     time_limit: float | None = None,
 ) -> int:
     """Run all jobs, for no more than `time_limit` seconds; return how many results are outstanding."""
-    outstanding, deadline = 0, time.monotonic() + time_limit if time_limit else math.inf
+    outstanding, deadline = 0, math.inf if time_limit is None else time.monotonic() + time_limit
     waiting, submitted = deque(jobs), dict[Future[Result], BenchJob]()
     compile_next = CompileNext(pool, ((job.problem.task, job.target, job.options) for job in jobs))
     if jobs:
@@ -75,7 +75,8 @@ def run_jobs(
             except ResultPending:
                 outstanding += 1
                 continue
-            log.add(LoggedResult(job.key, replace(result, job=job.key), result.device_seconds))
+            result, label = replace(result, job=job.key), job.problem.label
+            log.add(LoggedResult(job.key, result, result.device_seconds, problem=label))
             compile_next.after(job.problem.task)
             on_done(job)
     return outstanding

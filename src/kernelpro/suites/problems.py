@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from kernelpro.records import BadInput, Mode, Precision, Target, Task
 
 BUILTIN = Path(__file__).parent / "builtin"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,19 @@ def select_problems(suite: str, problems: list[Problem], levels: Collection[int]
         if not any(map(selected.contains, problems)):
             raise BadInput(f"--ids {ids}: {suite} has no problem {selected.text}")
     return [p for p in problems if not ranges or any(selected.contains(p) for selected in ranges)]
+
+
+def interleave(items: Sequence[T], level: Callable[[T], int]) -> list[T]:
+    """Order by the relative position in the level, so that every prefix covers all levels alike."""
+    by_level: dict[int, list[T]] = {}
+    for item in items:
+        by_level.setdefault(level(item), []).append(item)
+    placed = [
+        ((position + 0.5) / len(members), number, item)
+        for number, members in by_level.items()
+        for position, item in enumerate(members)
+    ]
+    return [item for *_, item in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _folder(suite: str) -> Path:

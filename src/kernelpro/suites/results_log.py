@@ -33,6 +33,8 @@ class LoggedResult(Record):
     """Why a search ended without a verdict."""
     no_gain: str = ""
     """Set if a search found nothing faster than the baselines: a text that names whose code its result is."""
+    problem: str = ""
+    """The label of the problem."""
 
     @property
     def failure(self) -> str:

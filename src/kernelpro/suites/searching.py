@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelpro.authors.author import Author
 from kernelpro.authors.by_name import create_author
 from kernelpro.engine import model_costs, session
 from kernelpro.engine.design_race import designs_ahead
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import RunStore
+from kernelpro.pools.local import DeviceFailed
 from kernelpro.pools.pool import Pool
-from kernelpro.records import BadInput, InternalError, Result, RunConfig, Status, Step, Verdict, digest
+from kernelpro.records import (
+    BadInput,
+    Candidate,
+    InternalError,
+    NotScorable,
+    Result,
+    RunConfig,
+    Status,
+    Step,
+    StudyData,
+    Task,
+    Verdict,
+    digest,
+)
+from kernelpro.records.base import describe_bug
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
 from kernelpro.suites.compile_next import CompileNext, DesignsOf
 from kernelpro.suites.judging import OnStage
@@ -45,44 +62,76 @@ async def run_searches(
     time_limit: float | None = None,
 ) -> int:
     """Run all searches, `parallel` at a time; return how many wait for answers or results from outside, or
-    were stopped after `time_limit` seconds."""
+    were stopped after `time_limit` seconds.
+
+    The next search is the first whose reference is compiled; if none is, the first.
+    """
     if not searches:
         return 0
-    semaphore = asyncio.Semaphore(parallel)
     problems = ((search.problem.task, search.config.target, search.config.options) for search in searches)
-    compile_next = CompileNext(pool, problems, _designs_of(searches))
+    authors = _AheadAuthors(searches)
+    compile_next = CompileNext(pool, problems, authors.designs_of)
+    waiting, outstanding = list(searches), len(searches)
 
-    async def run(search: BenchSearch) -> bool:
-        async with semaphore:
+    async def run_next() -> None:
+        nonlocal outstanding
+        while waiting:
+            search = waiting.pop(compile_next.first_ready([each.problem.task for each in waiting]))
             compile_next.after(search.problem.task)
             try:
-                log.add(await _search(search, pool, log.folder / "runs", on_stage, on_note))
+                author = authors.take(search.problem.task)
+                log.add(await _search(search, author, pool, log.folder / "runs", on_stage, on_note))
             except Paused as paused:
                 on_stage(search.problem.label, str(paused))
-                return False
+                continue
+            finally:
+                pool.end_run(search.problem.task)
+            outstanding -= 1
             on_done(search)
-            return True
 
-    tasks = [asyncio.create_task(run(search)) for search in searches]
+    tasks = [asyncio.create_task(run_next()) for _ in range(parallel)]
     done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
     for task in stopped:
         task.cancel()
     await asyncio.gather(*stopped, return_exceptions=True)
-    compile_next.close()
-    return sum(not task.result() for task in done) + len(stopped)
+    for task in done:
+        task.result()  # raises its exception
+    return outstanding
 
 
-def _designs_of(searches: Sequence[BenchSearch]) -> DesignsOf | None:
-    """The function that writes the designs that will race; None if designs do not race."""
-    config = searches[0].config if searches else None
-    if config is None or not config.race or config.models:
-        return None
-    author = create_author(config, Path())
-    return lambda task, study: designs_ahead(author, config, task, study)
+class _AheadAuthors:
+    """Authors that write the designs of later searches, which then continue with these authors: writing the
+    designs of a network takes seconds."""
+
+    def __init__(self, searches: Sequence[BenchSearch]):
+        self._configs = {search.problem.task.id: search.config for search in searches}
+        self._authors: dict[str, Author] = {}
+
+    @property
+    def designs_of(self) -> DesignsOf | None:
+        """The function that writes the designs that will race; None if designs do not race."""
+        config = next(iter(self._configs.values()))
+        return self._designs_of if config.race and not config.models else None
+
+    def _designs_of(self, task: Task, study: StudyData) -> tuple[Candidate, ...]:
+        config = self._configs[task.id]
+        author = create_author(config, Path())
+        designs = designs_ahead(author, config, study)
+        self._authors[task.id] = author
+        return designs
+
+    def take(self, task: Task) -> Author | None:
+        """The author that has written the designs of a task; None if there is none."""
+        return self._authors.pop(task.id, None)
 
 
 async def _search(
-    search: BenchSearch, pool: Pool, runs_dir: Path, on_stage: OnStage, on_note: Callable[[str], None]
+    search: BenchSearch,
+    author: Author | None,
+    pool: Pool,
+    runs_dir: Path,
+    on_stage: OnStage,
+    on_note: Callable[[str], None],
 ) -> LoggedResult:
     label, config = search.problem.label, search.config
     store = session.find_or_create_run(
@@ -100,26 +149,35 @@ async def _search(
             case _:
                 on_stage(label, event.kind.replace("_", " "))
 
-    author = ending = no_gain = ""
+    winner_author = ending = no_gain = ""
     try:
-        outcome = await session.continue_run(store, pool, on_event, explain=False)
+        outcome = await session.continue_run(store, pool, on_event, explain=False, author=author)
         reason = f"run {store.id}: {outcome.reason}"
         if outcome.unanswered:  # the model could not be reached: `--retry` continues the run
             result = Result(search.key, error=reason)
         elif verdict := outcome.verdict or _first_failure(store):
             result = Result(search.key, verdict=verdict)
             winner = store.step(outcome.best) if outcome.best is not None else None
-            author = winner.author if winner else ""
+            winner_author = winner.author if winner else ""
             no_gain = _no_gain(store, winner, verdict)
         else:
             result, ending = Result(search.key), reason
-    except BadInput as error:  # the task cannot be scored, or does not run
+    except NotScorable as error:
+        verdict = Verdict("", Status.NOT_SCORABLE, error.reason, task=config.task.name)
+        result = Result(search.key, verdict=verdict)
+    except DeviceFailed:  # the other searches would fail too
+        raise
+    except BadInput as error:  # the task does not run
         result = Result(search.key, error=str(error), internal_error=isinstance(error, InternalError))
+    except Exception as error:  # a bug: the other searches go on
+        traceback.print_exc()
+        result = Result(search.key, error=describe_bug(error), internal_error=True)
     finally:
         steps, by_use = store.steps(), store.device_seconds
         store.close()
     cost = model_costs.read(store.folder, steps).total
-    return LoggedResult(search.key, result, sum(by_use.values()), by_use, cost, author, ending, no_gain)
+    seconds = sum(by_use.values())
+    return LoggedResult(search.key, result, seconds, by_use, cost, winner_author, ending, no_gain, label)
 
 
 def _no_gain(store: RunStore, winner: Step | None, verdict: Verdict) -> str:

@@ -109,7 +109,7 @@ class Playbook(Author):
             raise NoMoreProposals(
                 f"the playbook needs the task's operator graph, which could not be read{reason}"
             )
-        if self._known is None or self._known[0] is not graph or self._known[1] != target:
+        if self._known is None or self._known[:2] != (graph, target):
             self._known = graph, target, programs_of(graph, target)
         return self._known[2]
 
@@ -124,7 +124,7 @@ class Playbook(Author):
         end. Raises NoProposal, with the reasons, if no backend can write any."""
         capability = assignment.hardware.capability
         key = assignment.target, assignment.languages, assignment.precision, assignment.task.id, capability
-        if self._seeds is None or self._seeds[0] is not assignment.graph or self._seeds[1] != key:
+        if self._seeds is None or self._seeds[:2] != (assignment.graph, key):
             self._seeds = assignment.graph, key, self._write_seeds(assignment)
         return self._seeds[2].drafts
 

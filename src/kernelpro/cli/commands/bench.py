@@ -14,6 +14,7 @@ from kernelpro.cli.options import (
     SEARCH,
     JudgeEffortOptions,
     SearchRunOptions,
+    TimeoutOptions,
     add_command,
     option,
 )
@@ -22,7 +23,7 @@ PROBLEMS, EVALUATE = "Problems", "What to evaluate"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions(JudgeEffortOptions, SearchRunOptions):
+class BenchOptions(JudgeEffortOptions, TimeoutOptions, SearchRunOptions):
     """Options of `kernelpro bench`."""
 
     suite: Annotated[
@@ -59,7 +60,7 @@ class BenchOptions(JudgeEffortOptions, SearchRunOptions):
     time_limit: Annotated[
         float | None,
         option(
-            "Stop after this many seconds; repeat the command to continue.",
+            "Stop this many seconds after the start of the command; repeat it to continue.",
             PROBLEMS,
             metavar="SECONDS",
             min=1,

@@ -17,11 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kernelpro.lab.sandbox.launcher import clean_environment
-from kernelpro.records import Record, StudyData, Target, Task, folders
+from kernelpro.records import BaselineSeed, Record, StudyData, Target, Task, folders
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 """The folder of the package."""
@@ -69,17 +69,14 @@ class AheadCompilers:
         self._processes: set[subprocess.Popen[str]] = set()
         self._closed = threading.Event()
 
-    def begin(self, task: Task, target: Target, on_study: Callable[[StudyData], None]) -> None:
-        """Compile a reference, once, into the compilers' caches. Its operator graph goes to `on_study`."""
+    def begin(self, task: Task, target: Target, on_done: Callable[[StudyData | None], None]) -> None:
+        """Compile a reference, once, into the compilers' caches. Then `on_done` gets its operator graph and
+        the compiler's code, or None if there is no graph."""
         if task.id in self._begun or not self._count:
             return
         self._begun.add(task.id)
-
-        def done(future: Future[AheadResult]) -> None:
-            if study := future.result().study:
-                on_study(study)
-
-        self.submit(AheadRequest(task, target)).add_done_callback(done)
+        future = self.submit(AheadRequest(task, target))
+        future.add_done_callback(lambda future: on_done(_study_with_seed(future.result())))
 
     def submit(self, request: AheadRequest) -> Future[AheadResult]:
         """Queue a reference."""
@@ -146,6 +143,12 @@ class AheadCompilers:
         for process in list(self._processes):
             self._queue.put(None)
             _kill(process)
+
+
+def _study_with_seed(result: AheadResult) -> StudyData | None:
+    if result.study is None or not result.seed:
+        return result.study
+    return replace(result.study, seeds=(BaselineSeed("compile", "torch.compile", result.seed),))
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -181,9 +181,9 @@ def _study(task: Task, model: Any, inputs: list[Any], device: str) -> StudyData 
         return None
     is_float32 = _float_types(model, inputs)[:1] in ([], [torch.float32])
     default = "tf32" if device == "cuda" else "fp32"
-    return StudyData(
-        graph, other_graphs=others, precision=task.precision or (default if is_float32 else "native")
-    )
+    capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else ""
+    precision = task.precision or (default if is_float32 else "native")
+    return StudyData(graph, other_graphs=others, precision=precision, capability=capability)
 
 
 def _float_types(model: Any, inputs: list[Any]) -> list[Any]:

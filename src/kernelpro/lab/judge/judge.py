@@ -230,7 +230,7 @@ class Judge:
             raise (guarded.explain(error, candidate, self._check) if guarded else error) from None
         finally:
             if guarded:
-                guarded.close(self._close_in_background)
+                guarded.close(self.close_in_background)
 
     def _measure_with_right_values(self, state: CandidateState, guarded: GuardedCalls | None) -> Verdict:
         """As `_measure_and_decide`, with a second try for a candidate that is wrong.
@@ -274,7 +274,7 @@ class Judge:
         except BaseException:  # Ctrl-C too: no child is left behind
             participant.close()
             raise
-        self._close_in_background(participant)
+        self.close_in_background(participant)
         if slowed := self._runner.slowed_baselines(facts.rounds):
             self.wait_for_teardown()
             self._runner.time_baselines_alone(slowed, facts.rounds)
@@ -299,7 +299,8 @@ class Judge:
         measurement = replace(verdict.measurement, seconds=state.clock.seconds())
         return replace(verdict, measurement=measurement, notes=tuple(notes), unseen_shape=unseen)
 
-    def _close_in_background(self, participant: Participant) -> None:
+    def close_in_background(self, participant: Participant) -> None:
+        """End a process while the next one loads; `wait_for_teardown` waits for it."""
         self._teardown_threads.append(participant.close_in_background())
 
     def _measure(self, participant: Participant, state: CandidateState, memory: MemoryUse) -> Facts:

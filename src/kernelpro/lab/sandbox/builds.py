@@ -33,6 +33,8 @@ from kernelpro.lab.sandbox.process import ResourceLimits
 from kernelpro.lab.sandbox.wire import ChannelClosed, MalformedMessage, ReplyTimeout
 from kernelpro.records import Candidate, Options, Status, Task, digest, folders
 
+BuildKey = tuple[str, str, str]
+"""The candidate's id, the target and the task's id."""
 _COMPILES = re.compile(r"\bruntime\b|kernelpro\.runtime|load_inline|cpp_extension")
 _FORMAT = "3"
 """The format of the artifacts. If it changes, older files in the cache are ignored."""
@@ -46,28 +48,43 @@ class Builds:
 
     def __init__(self, launcher: SandboxLauncher, workers: int | None = None):
         self._launcher = launcher
-        self._pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) - 1))
-        self._jobs: dict[tuple[str, str, str], Future[bytes]] = {}
+        workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
+        self._pool, self._ahead_pool = ThreadPoolExecutor(workers), ThreadPoolExecutor((workers + 1) // 2)
+        self._jobs: dict[BuildKey, Future[bytes]] = {}
+        self._ahead: set[BuildKey] = set()
+        """Builds for which no job has waited yet."""
         self.notes: dict[str, str] = {}
         """By candidate id: a failure of the build other than a compile error. Judging shows the same one."""
         self._lock = threading.Lock()
 
     def begin(
-        self, candidate: Candidate, target: str, options: Options, task: Task | None = None
+        self,
+        candidate: Candidate,
+        target: str,
+        options: Options,
+        task: Task | None = None,
+        is_ahead: bool = False,
     ) -> Future[bytes]:
         """Start a build in the background. The same candidate is never built twice.
 
         With `task`, its inputs are also used to compile Triton kernels, and extensions that the model does
-        not build at import.
+        not build at import. `is_ahead`: no job waits for the build yet, so that it queues behind others.
         """
         task = task if _is_triton(candidate, target) or builds_lazily(candidate.source) else None
         with self._lock:
             key = (candidate.id, target, task.id if task else "")
-            if (job := self._jobs.get(key)) and not _is_retryable(job):
+            job = self._jobs.get(key)
+            if job and key in self._ahead and not is_ahead:
+                self._ahead.discard(key)
+                job = None if job.cancel() else job  # if it has not started, it starts at once
+            if job and not _is_retryable(job):
                 return job
             while len(self._jobs) >= _MAX_CACHED_BUILDS:
                 self._jobs.pop(next(iter(self._jobs)))
-            self._jobs[key] = self._pool.submit(self._build, candidate, target, options, task)
+            pool = self._ahead_pool if is_ahead else self._pool
+            self._jobs[key] = pool.submit(self._build, candidate, target, options, task)
+            if is_ahead:
+                self._ahead.add(key)
             return self._jobs[key]
 
     def get(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> bytes:
@@ -133,7 +150,8 @@ class Builds:
 
     def close(self) -> None:
         """Cancel builds that have not started."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._ahead_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_retryable(job: Future[bytes]) -> bool:

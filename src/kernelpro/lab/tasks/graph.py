@@ -22,6 +22,8 @@ from kernelpro.lab.tasks.recurrent_shapes import traced_by_shape
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Graph, Node
 
+TRACER_MODULE = "torch.export._trace"
+"""The module that the first trace imports, with torch's compilers; that takes seconds."""
 GETITEM = "getitem"
 """Selects one result of an operator that returns several. The dtype of such an operator is `tuple`."""
 _MAX_REASON = 200

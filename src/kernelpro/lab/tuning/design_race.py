@@ -35,6 +35,8 @@ _RUNGS = ((1, 2.0), (2, 1.15), (6, 1.15), (12, 1.15))
 further rung. Single calls of the same kernel differ by less than a factor of 2."""
 _MAX_SECONDS = 0.5
 """After this time a design gets no further rung. The times of slow kernels vary little."""
+_MAX_COMPILE_SECONDS = 20.0
+"""Time limit for what a design compiles at its first call. Most of it was compiled ahead of time."""
 _LEADER, _CHALLENGER = 1, 0
 """The numbers of the two models in requests to the process."""
 
@@ -45,11 +47,18 @@ CheckOutputs = Callable[[list[torch.Tensor], int], None]
 class DesignRace:
     """Races designs on a bench, one after the other."""
 
-    def __init__(self, bench: Bench, seed: int, check: CheckOutputs, wait_for_teardown: Callable[[], None]):
-        """`seed`: the seed of the inputs. `wait_for_teardown`: waits until the process of the last judgement
-        has ended."""
+    def __init__(
+        self,
+        bench: Bench,
+        seed: int,
+        check: CheckOutputs,
+        wait_for_teardown: Callable[[], None],
+        close_in_background: Callable[[Participant], None],
+    ):
+        """`seed`: the seed of the inputs. `wait_for_teardown`: waits until processes that are closed in the
+        background have ended."""
         self._bench, self._seed, self._check = bench, seed, check
-        self._wait_for_teardown = wait_for_teardown
+        self._wait_for_teardown, self._close_in_background = wait_for_teardown, close_in_background
         self._participant: Participant | None = None
         self._leader: Candidate | None = None
 
@@ -68,7 +77,7 @@ class DesignRace:
                 if ratio < 1 or not had_leader:
                     leader_time *= ratio
             except CandidateRejected as error:
-                self.close()  # the process may be damaged
+                self._stop()  # the process may be damaged
                 result = RacedDesign(error.status, error.reason)
             results.append(replace(result, seconds=round(time.monotonic() - begin, 3)))
         return tuple(
@@ -83,6 +92,7 @@ class DesignRace:
         if self._leader is None:
             self._lead(participant, design)
             return 1.0
+        self._bench.await_spares()
         with self._bench.quiet():
             ratio = self._time(participant)
         if ratio < 1:
@@ -92,6 +102,8 @@ class DesignRace:
     def _start(self) -> Participant:
         """Start a process, and load the leader if there is one."""
         participant = self._participant = self._bench.start_candidate()
+        if not self._bench.plan.layout.takes_turns:
+            self._bench.start_spares(("candidate",))  # for the next process here, or for the judge
         self._wait_for_teardown()
         if self._leader:
             self._load(participant, self._leader)
@@ -114,7 +126,8 @@ class DesignRace:
         bench.turns.take(participant)
         inputs = bench.inputs(self._seed)
         participant.prepare(options.call_timeout)
-        with participant.may_compile(options.build_timeout):  # it may compile at the first call
+        # it may compile at the first call
+        with participant.may_compile(min(options.build_timeout, _MAX_COMPILE_SECONDS)):
             result = participant.call(inputs, bench.output_spec, options.call_timeout)
         self._check(result.outputs, self._seed)
         participant.prepare(options.call_timeout)
@@ -139,8 +152,13 @@ class DesignRace:
             raise CandidateRejected(Status.CHEATING, "the reply to 'race' was forged")
         return list(reply)
 
-    def close(self) -> None:
-        """End the process."""
+    def _stop(self) -> None:
         if self._participant:
             self._participant.close()
+        self._participant = None
+
+    def close(self) -> None:
+        """End the process, in the background."""
+        if self._participant:
+            self._close_in_background(self._participant)
         self._participant = None
