@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelpro.authors.playbook.cpp.contraction import packable
 from kernelpro.authors.playbook.cpp.strips import STRIPS
 from kernelpro.authors.playbook.cpp.syntax import FAST_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import nodes_of
@@ -22,6 +23,8 @@ from kernelpro.authors.playbook.schedule.online_reductions import fuse_variance
 from kernelpro.authors.playbook.schedule.passes import choose_cached, split_into_passes
 
 LANES = 16
+_POSITIONS = 256
+"""Output positions of a block of a convolution."""
 _MIN_PACKED_ROWS = 16
 """With fewer rows, packing the right operand of a product does not pay off."""
 
@@ -99,7 +102,11 @@ def _more_lanes(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _pack(stage: Stage, design: StageDesign) -> StageDesign | None:
-    suits = stage.product and not design.packed and stage.outer[-1].extent >= _MIN_PACKED_ROWS
+    if design.packed:
+        return None
+    if packable(stage):
+        return replace(design, packed=True, block_m=_POSITIONS)
+    suits = stage.product and stage.outer[-1].extent >= _MIN_PACKED_ROWS
     return replace(design, packed=True) if suits else None
 
 
