@@ -105,7 +105,9 @@ class ContractionNest(LoopNest):
             "const long tile_count = smaller(TILE_COUNT, TILES - first_tile);",
             f"const long width = smaller(SIDE, {positions} - first);",
             *unflattened("batch", c.batch),
-            f"alignas(64) static thread_local {self._ctype} block[TILE_COUNT * ROWS * SIDE], right[TERMS * SIDE];",
+            f"alignas(64) static thread_local {self._ctype} blocks[TILE_COUNT * ROWS * SIDE];",
+            f"alignas(64) static thread_local {self._ctype} panels[TERMS * SIDE];",
+            f"{self._ctype} *const block = blocks, *const right = panels;",
             f"for (long start = 0; start < {first.extent}; start += STEP) {{",
             *indented(step),
             "}",
@@ -154,7 +156,10 @@ class ContractionNest(LoopNest):
             return [header, *indented(body), "}"]
 
         whole = [target, *self._lane_loop("0", "TILE_COLUMNS", copy)]
-        part = [target, *zeros, *self._lane_loop(start, end, copy)]
+        select = f"if (lane < length) target[lane] = lane >= {start} && lane < {end} ? {text} : 0;"
+        masked = self._lane_loop("0", "TILE_COLUMNS", [*before, select])
+        exact = [*zeros, *self._lane_loop(start, end, copy)]
+        part = [target, "if (HAS_MASKS) {", *indented(masked), "} else {", *indented(exact), "}"]
         is_outermost = any(first in guard.index.variables for guard in c.guards)
         if not is_outermost:
             whole, part = over_first(whole), over_first(part)

@@ -85,6 +85,11 @@ constexpr int VECTOR_BYTES = 32, TILE_ROWS = 6, TILE_COLUMNS = 16;
 #else
 constexpr int VECTOR_BYTES = 16, TILE_ROWS = 5, TILE_COLUMNS = 16;
 #endif
+#if defined(__AVX__)
+constexpr bool HAS_MASKS = true;  // whether a vector can be loaded and stored in part
+#else
+constexpr bool HAS_MASKS = false;
+#endif
 // The rows of a tile if `rows` are shared evenly between as few tiles as possible.
 constexpr int even_rows(long rows) { return ceil_div(rows, ceil_div(rows, TILE_ROWS)); }
 constexpr long panel_count(long columns) { return (columns + TILE_COLUMNS - 1) / TILE_COLUMNS; }
