@@ -41,9 +41,10 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         )
         if _masks_product(simplified):
             forms += [("transposed", simplified, "transposed")]
-    forms += [("own", simplified, "own")]
+    own: LibraryForm = "own" if target == "cuda" else "phases"
+    forms += [("own", simplified, own)]
     if rewrites:
-        forms += [("plain_library", graph, "library"), ("plain", graph, "own")]
+        forms += [("plain_library", graph, "library"), ("plain", graph, own)]
     programs: dict[str, Program] = {}
     reasons: dict[str, None] = {}
     for name, source, form in forms:
@@ -66,7 +67,7 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
-    if form in ("own", "transposed"):
+    if form in ("own", "phases", "transposed"):
         return program
     if form == "implicit_gemm":
         return program if _convolutions(program) < _convolutions(fuse(graph, "library")) else None
