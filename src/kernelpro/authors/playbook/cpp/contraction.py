@@ -26,7 +26,7 @@ _MAX_TILE_ROWS = 12
 """The largest TILE_ROWS for any instruction set (prelude.py)."""
 _BLOCK_M = (64, 128, 256, 512)
 _BLOCK_N = (48, 96, 192, 384)
-_BLOCK_K = (64, 128, 256, 512)
+_BLOCK_K = (128, 256, 512, 1024)
 
 
 def packable(stage: Stage) -> Contraction | None:
@@ -156,10 +156,11 @@ class ContractionNest(LoopNest):
             return [header, *indented(body), "}"]
 
         whole = [target, *self._lane_loop("0", "TILE_COLUMNS", copy)]
-        select = f"if (lane < length) target[lane] = lane >= {start} && lane < {end} ? {text} : 0;"
-        masked = self._lane_loop("0", "TILE_COLUMNS", [*before, select])
-        exact = [*zeros, *self._lane_loop(start, end, copy)]
-        part = [target, "if (HAS_MASKS) {", *indented(masked), "} else {", *indented(exact), "}"]
+        part = [target, *zeros, *self._lane_loop(start, end, copy)]
+        if not before:  # statements before the element would load where no position is
+            select = f"if (lane < length) target[lane] = lane >= {start} && lane < {end} ? {text} : 0;"
+            masked = self._lane_loop("0", "TILE_COLUMNS", [select])
+            part = [target, "if (HAS_MASKS) {", *indented(masked), "} else {", *indented(part[1:]), "}"]
         is_outermost = any(first in guard.index.variables for guard in c.guards)
         if not is_outermost:
             whole, part = over_first(whole), over_first(part)
