@@ -108,7 +108,9 @@ def main() -> None:
         name = problem.label.split()[0]
         row = measure(replace(problem.task, source=with_sizes(problem.task.source, SIZES[name])))
         with options.out.open("a") as file:
-            file.write(json.dumps({"problem": problem.label, "sizes": SIZES[problem.label.split()[0]], **row}) + "\n")
+            file.write(
+                json.dumps({"problem": problem.label, "sizes": SIZES[problem.label.split()[0]], **row}) + "\n"
+            )
         ratios = (f"{form}: {ratio} {row['quartiles'][form]}" for form, ratio in row["over_eager"].items())
         print(f"| {name} | {row['ms']['eager']} | {', '.join(ratios)} |", flush=True)
 

@@ -1,7 +1,6 @@
 """The forms of a task: the programs that the playbook can schedule, by name.
 
-own             the playbook writes everything; on a CPU it comes first where its convolutions are likely to be
-                faster than the library's
+own             the playbook writes everything; first on a CPU if its convolutions are likely to be faster
 library         torch computes large products, convolutions and attention; the rest is fused around the calls
 implicit_gemm   as library, but the playbook writes convolutions as tiled products; only in Triton
 transposed      as own, but right operands of products are stored transposed first; only in Triton, and only
@@ -99,7 +98,7 @@ def _suits_tiles(graph: Graph) -> bool:
 
 
 def _suits_blocks(graph: Graph) -> bool:
-    """Whether the playbook's blocked convolutions on a CPU are likely to be at least as fast as the library's.
+    """Whether the playbook's blocked convolutions are likely to be as fast as the library's on a CPU.
 
     Measured on two x86 cores with AVX-512 (benchmarks/results/cpu-examples.md): with many output positions
     and channels. Depthwise convolutions are never library calls.

@@ -114,7 +114,8 @@ class ContractionNest(LoopNest):
             *self._store_block(),
         ]
         constants = [
-            f"constexpr long SIDE = {block_m}, BLOCKS_M = ({positions} + SIDE - 1) / SIDE;",
+            f"constexpr long SIDE = panel_count({block_m}) * TILE_COLUMNS;",
+            f"constexpr long BLOCKS_M = ({positions} + SIDE - 1) / SIDE;",
             f"constexpr long TILE_COUNT = ({block_n} + ROWS - 1) / ROWS;",
             "constexpr long BLOCKS_N = (TILES + TILE_COUNT - 1) / TILE_COUNT;",
             f"constexpr long STEP = ({block_k} + {window - 1}) / {window}, TERMS = STEP * {window};",
@@ -143,7 +144,7 @@ class ContractionNest(LoopNest):
         """Packs a panel run by run. Where guards do not depend on the first loop of the sum (of convolutions:
         over channels), it is the innermost loop, so that the guards are evaluated less often."""
         c = self._contraction
-        first, *taps = c.depth
+        first, taps = c.depth[0], c.depth[1:]
         before, text = self._value(c.left)
         copy = [*before, f"target[lane] = {text};"]
         zeros = self._lane_loop("0", "length", ["target[lane] = 0;"]) if c.guards else []
@@ -165,7 +166,7 @@ class ContractionNest(LoopNest):
         if not is_outermost:
             whole, part = over_first(whole), over_first(part)
         condition = f"if ({end} - {start} == TILE_COLUMNS) {{"
-        body = nest(tuple(taps), [*bounds, condition, *indented(whole), "} else {", *indented(part), "}"])
+        body = nest(taps, [*bounds, condition, *indented(whole), "} else {", *indented(part), "}"])
         body = over_first(body) if is_outermost else body
         return self._run_loop("panel", "smaller(panel + TILE_COLUMNS, width)", body)
 
@@ -178,7 +179,9 @@ class ContractionNest(LoopNest):
         lines, fails = ["long from = 0, to = length;"], []
         for guard in guards:
             factor = guard.index.coefficient(last)
-            at_origin = self.printer.index(guard.index.substitute({last: variable(LoopVar("origin", last.extent))}))
+            at_origin = self.printer.index(
+                guard.index.substitute({last: variable(LoopVar("origin", last.extent))})
+            )
             if factor:
                 lines.append(f"from = larger(from, ceil_div(-({at_origin}), {factor}));")
                 lines.append(f"to = smaller(to, ceil_div({guard.size} - ({at_origin}), {factor}));")

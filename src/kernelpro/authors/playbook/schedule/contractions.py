@@ -1,4 +1,4 @@
-"""Stages as tiled matrix products on a GPU: which loops are batch, rows, columns and depth.
+"""Stages as tiled or blocked matrix products: which loops are batch, rows, columns and depth.
 
 A convolution is a contraction too. `find_contraction` determines which loops index only the left operand
 (rows), only the right one (columns), both (batch), and the sum (depth).
