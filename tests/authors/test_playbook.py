@@ -293,12 +293,12 @@ def test_attempts_try_all_moves_in_turn() -> None:
 
 
 def test_the_same_assignment_gives_the_same_draft() -> None:
-    plain = write(make_assignment(LINEAR)).source
+    plain = write(make_assignment(CHAIN)).source
     orders: tuple[Order, ...] = ("findings", "fixed", "random")
     for order in orders:
-        draft = write(make_assignment(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), order)
+        draft = write(make_assignment(CHAIN, "improve", 1, plain, (finding("cpu_scalar_code"),)), order)
         assert draft == write(
-            make_assignment(LINEAR, "improve", 1, plain, (finding("cpu_scalar_code"),)), order
+            make_assignment(CHAIN, "improve", 1, plain, (finding("cpu_scalar_code"),)), order
         )
 
 

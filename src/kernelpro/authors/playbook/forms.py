@@ -1,6 +1,6 @@
 """The forms of a task: the programs that the playbook can schedule, by name.
 
-own             the playbook writes everything
+own             the playbook writes everything; first on a CPU if its convolutions are likely to be faster
 library         torch computes large products, convolutions and attention; the rest is fused around the calls
 implicit_gemm   as library, but the playbook writes convolutions as tiled products; only in Triton
 transposed      as own, but right operands of products are stored transposed first; only in Triton, and only
@@ -12,6 +12,7 @@ plain, plain_library   as own and library, without algebra: fallbacks for tasks 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.algebra.simplify import simplify
@@ -25,6 +26,9 @@ TRITON_FORMS = ("implicit_gemm", "transposed")
 """Forms whose stages only the Triton backend writes well."""
 _FEW_CHANNELS = 16
 """Input channels up to which a tiled product beats the library's two-dimensional convolution."""
+_MANY_POSITIONS, _MANY_CHANNELS = 1024, 32
+"""Output positions of an image, and output channels of a group, from which on blocks suit a CPU."""
+_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
 _MAX_STAGES = 120
 """More stages take minutes to write and compile, and kernel launches dominate their time."""
 
@@ -41,9 +45,10 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         )
         if _masks_product(simplified):
             forms += [("transposed", simplified, "transposed")]
-    forms += [("own", simplified, "own")]
+    own: LibraryForm = "own" if target == "cuda" else "phases"
+    forms.insert(0 if target == "cpu" and _suits_blocks(simplified) else len(forms), ("own", simplified, own))
     if rewrites:
-        forms += [("plain_library", graph, "library"), ("plain", graph, "own")]
+        forms += [("plain_library", graph, "library"), ("plain", graph, own)]
     programs: dict[str, Program] = {}
     reasons: dict[str, None] = {}
     for name, source, form in forms:
@@ -66,7 +71,7 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
-    if form in ("own", "transposed"):
+    if form in ("own", "phases", "transposed"):
         return program
     if form == "implicit_gemm":
         return program if _convolutions(program) < _convolutions(fuse(graph, "library")) else None
@@ -90,6 +95,24 @@ def _suits_tiles(graph: Graph) -> bool:
         if len(source.shape) == 4 and source.shape[1] > _FEW_CHANNELS:
             return False
     return True
+
+
+def _suits_blocks(graph: Graph) -> bool:
+    """Whether the playbook's blocked convolutions are likely to be as fast as the library's on a CPU.
+
+    Measured on two x86 cores with AVX-512 (benchmarks/results/cpu-examples.md): with many output positions
+    and channels. Depthwise convolutions are never library calls.
+    """
+    nodes, found = {node.name: node for node in graph.nodes}, False
+    for node in graph.nodes:
+        if _operator(node) in _PRODUCTS:
+            return False
+        if not _operator(node).startswith("conv") or nodes[node.args[1]["value"]].shape[1] == 1:
+            continue
+        found, (groups, *_) = True, _numbers(node, 6, "groups")
+        if prod(node.shape[2:]) < _MANY_POSITIONS or node.shape[1] // groups < _MANY_CHANNELS:
+            return False
+    return found
 
 
 def _masks_product(graph: Graph) -> bool:

@@ -6,6 +6,7 @@ loop_nest.py   what all loop nests share
 rows.py        loop nests that process one row after another, and square tiles
 strips.py      loop nests that process strips of neighbouring rows
 matmul.py      matrix products
+contraction.py convolutions as blocked products
 syntax.py      prints expressions in C++
 composites.py  recognizes formulas for which functions.py has a function
 functions.py   elementary functions that the compiler vectorizes

@@ -14,8 +14,9 @@ from kernelpro.authors.playbook.codegen.python_module import (
 )
 from kernelpro.authors.playbook.cpp import moves
 from kernelpro.authors.playbook.cpp.composites import use_composites
+from kernelpro.authors.playbook.cpp.contraction import ContractionNest
 from kernelpro.authors.playbook.cpp.functions import with_dependencies
-from kernelpro.authors.playbook.cpp.loop_nest import CppKernel, indented
+from kernelpro.authors.playbook.cpp.loop_nest import CppKernel, LoopNest, indented
 from kernelpro.authors.playbook.cpp.matmul import MatmulNest
 from kernelpro.authors.playbook.cpp.prelude import (
     BFLOAT16_CONVERSIONS,
@@ -32,7 +33,7 @@ from kernelpro.authors.playbook.cpp.syntax import (
     identity_element,
 )
 from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
-from kernelpro.authors.playbook.schedule.design import Design
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign
 
 _TITLE = "Written by the playbook in C++."
 _FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-funroll-loops")
@@ -83,12 +84,19 @@ def _stage_groups(program: Program) -> tuple[list[list[int]], list[list[str]]]:
 
 def _stage(kernel: CppKernel, stage: Stage, design: Design, number: int) -> list[str]:
     stage_design = design.stages[number]
-    nest = MatmulNest if stage.product else StripNest if stage_design.order == "strips" else RowNest
-    lines = nest(kernel, stage, stage_design, number).lines()
+    lines = _nest_class(stage, stage_design)(kernel, stage, stage_design, number).lines()
     if stage.epilogue:
         stores = [kernel.store(step, {}) for step in stage.epilogue]
         lines += ["#pragma omp single", "{", *indented(stores), "}"]
     return lines
+
+
+def _nest_class(stage: Stage, design: StageDesign) -> type[LoopNest]:
+    if stage.product:
+        return MatmulNest
+    if design.packed:
+        return ContractionNest
+    return StripNest if design.order == "strips" else RowNest
 
 
 def _prelude(kernel: CppKernel, used: Sequence[Tensor]) -> str:

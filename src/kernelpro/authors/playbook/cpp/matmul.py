@@ -61,8 +61,8 @@ class MatmulNest(RowNest):
         blocks = f"(({row.extent} + {block_m} - 1) / {block_m})"
         buffer_rows = f"({block_m} + TILE_ROWS)"
         multiply = (
-            f"multiply_tile(left + tile * {block_k}, right, block + tile * {stride} + panel * TILE_COLUMNS, "
-            f"k_count, {stride}, k_start == 0);"
+            f"multiply_tile<TILE_ROWS>(left + tile * {block_k}, right, "
+            f"block + tile * {stride} + panel * TILE_COLUMNS, k_count, {stride}, k_start == 0);"
         )
         panel = f"packed_{name} + ((batch * {panels} + panel) * {depth} + k_start) * TILE_COLUMNS"
         body = [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelpro.authors.playbook.cpp.contraction import packable
 from kernelpro.authors.playbook.cpp.strips import STRIPS
 from kernelpro.authors.playbook.cpp.syntax import FAST_FUNCTIONS
 from kernelpro.authors.playbook.ir.expressions import nodes_of
+from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.schedule.design import Design, StageDesign
+from kernelpro.authors.playbook.schedule.contractions import Contraction
+from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.moves import (
     Move,
     Seed,
@@ -22,6 +25,10 @@ from kernelpro.authors.playbook.schedule.online_reductions import fuse_variance
 from kernelpro.authors.playbook.schedule.passes import choose_cached, split_into_passes
 
 LANES = 16
+_CHANNELS = 8
+"""Input channels of a convolution that are packed at a time, at least."""
+_PACKED_ELEMENTS = 1 << 16
+"""Elements of a convolution's input that are packed at a time."""
 _MIN_PACKED_ROWS = 16
 """With fewer rows, packing the right operand of a product does not pay off."""
 
@@ -33,24 +40,27 @@ def simplest_design(program: Program) -> Design:
 
 
 def seeds(program: Program) -> list[Seed]:
-    """Designs to start from, the simplest first."""
+    """Designs to start from, the simplest first. It comes last around library calls, which are fast already,
+    and with products or convolutions, for which its plain loops take many times as long."""
     simplest = simplest_design(program)
     vectorized = replace(simplest, math="fast").with_all_stages(lanes=LANES)
     for change in (_pack, _use_strips, _use_tiles):
         vectorized = apply_change(program, vectorized, change) or vectorized
     cached = apply_change(program, vectorized, _cache_row) or vectorized
-    return distinct_seeds(
-        [
-            Seed(
-                "All operators in one pass over each row, rows shared between the cores, scalar loops.",
-                simplest,
-            ),
-            Seed(
-                "The same with vector loops, partial results in lanes, and vectorized functions.", vectorized
-            ),
-            Seed("Vector loops; values that several passes compute are kept in a row buffer.", cached),
-        ]
+    packs = any(stage.packed for stage in vectorized.stages)
+    first = Seed(
+        "All operators in one pass over each row, rows shared between the cores, scalar loops.",
+        simplest,
+        is_last_resort=packs,
     )
+    others = [
+        Seed("The same with vector loops, partial results in lanes, and vectorized functions.", vectorized),
+        Seed("Vector loops; values that several passes compute are kept in a row buffer.", cached),
+    ]
+    if packs:
+        plan = "Products and convolutions in blocks with packed operands; vector loops around them."
+        others[0] = replace(others[0], plan=plan)
+    return distinct_seeds([*others, first] if packs or program.library_calls else [first, *others])
 
 
 def fallbacks(program: Program, design: Design) -> list[Design]:
@@ -99,8 +109,21 @@ def _more_lanes(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 
 def _pack(stage: Stage, design: StageDesign) -> StageDesign | None:
-    suits = stage.product and not design.packed and stage.outer[-1].extent >= _MIN_PACKED_ROWS
+    if design.packed:
+        return None
+    if contraction := packable(stage):
+        return _in_blocks(contraction, design)
+    suits = stage.product and stage.outer[-1].extent >= _MIN_PACKED_ROWS
     return replace(design, packed=True) if suits else None
+
+
+def _in_blocks(contraction: Contraction, design: StageDesign) -> StageDesign:
+    """Blocks with so many terms that each tap of a window is read from several channels in turn, and with so
+    many positions that the packed operand stays in the L2 cache."""
+    first, *taps = contraction.depth
+    terms = power_of_two(min(first.extent, _CHANNELS) * iterations(taps))
+    block_k = min(max(terms, 256), 1024)
+    return replace(design, packed=True, block_m=_PACKED_ELEMENTS // block_k, block_k=block_k)
 
 
 def _in_strips(stage: Stage, design: StageDesign) -> StageDesign:

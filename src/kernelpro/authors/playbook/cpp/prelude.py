@@ -20,7 +20,7 @@ template <class T> static inline T smaller(T a, T b) { return a < b ? a : b; }
 template <> inline float larger(float a, float b) { return std::fmax(a, b); }
 template <> inline float smaller(float a, float b) { return std::fmin(a, b); }
 #endif
-static inline long ceil_div(long a, long b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
+static constexpr long ceil_div(long a, long b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
 
 // Combine the partial results of a reduction.
 template <class T, int N> static inline double reduce_sum(const T (&partial)[N]) {
@@ -85,18 +85,25 @@ constexpr int VECTOR_BYTES = 32, TILE_ROWS = 6, TILE_COLUMNS = 16;
 #else
 constexpr int VECTOR_BYTES = 16, TILE_ROWS = 5, TILE_COLUMNS = 16;
 #endif
+#if defined(__AVX__)
+constexpr bool HAS_MASKS = true;  // whether a vector can be loaded and stored in part
+#else
+constexpr bool HAS_MASKS = false;
+#endif
+// The rows of a tile if `rows` are shared evenly between as few tiles as possible.
+constexpr int even_rows(long rows) { return ceil_div(rows, ceil_div(rows, TILE_ROWS)); }
 constexpr long panel_count(long columns) { return (columns + TILE_COLUMNS - 1) / TILE_COLUMNS; }
 template <class T> struct Vector {
     typedef T type __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T))));
 };
-template <class T>
+template <int ROWS, class T>
 static inline void multiply_tile(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ c,
                                  long depth, long stride, bool first) {
     typedef typename Vector<T>::type vector;
     constexpr int LANES = VECTOR_BYTES / sizeof(T), VECTORS = TILE_COLUMNS / LANES;
-    vector sum[TILE_ROWS][VECTORS];
+    vector sum[ROWS][VECTORS];
 #pragma GCC unroll 16
-    for (int r = 0; r < TILE_ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v)
             sum[r][v] = first ? vector{} : *(const vector*)(c + r * stride + v * LANES);
@@ -105,12 +112,12 @@ static inline void multiply_tile(const T* __restrict__ a, const T* __restrict__ 
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) row[v] = *(const vector*)(b + k * TILE_COLUMNS + v * LANES);
 #pragma GCC unroll 16
-        for (int r = 0; r < TILE_ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
-            for (int v = 0; v < VECTORS; ++v) sum[r][v] += row[v] * a[k * TILE_ROWS + r];
+            for (int v = 0; v < VECTORS; ++v) sum[r][v] += row[v] * a[k * ROWS + r];
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < TILE_ROWS; ++r)
+    for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) *(vector*)(c + r * stride + v * LANES) = sum[r][v];
 }

@@ -75,7 +75,7 @@ def fuse(graph: Graph, form: LibraryForm = "own") -> Program:
                     "the playbook cannot split a loop that reads concatenated tensors in another order"
                 ) from None
             # On a second failure, store all concatenations: otherwise each of them may need a retry.
-            stored = _concatenating_nodes(graph) | {error.node} if stored else frozenset({error.node})
+            stored |= _concatenating_nodes(graph) | {error.node} if stored else {error.node}
 
 
 def _concatenating_nodes(graph: Graph) -> frozenset[str]:
@@ -153,6 +153,9 @@ class _Fuser:
 
     def _place_phased(self, value: PhasedReduction) -> None:
         stage = self._new_stage(value.loops)
+        placed = [self._stage_of[other] for other in value.siblings if other in self._stage_of]
+        stage.phases = placed[0].phases if placed else []
+        stage.phases.append(stage)
         outer = tuple(variable(var) for var in stage.outer)
         positions = value.positions(outer)
         stage.position_of_row = flatten(positions, value.shape)
@@ -262,8 +265,16 @@ class _Fuser:
                     return stage
                 for indices, loops in stage.mappings(value.shape):
                     if self._store_in_stage(stage, value, tensor, indices, loops, needs_dependency):
-                        return stage
+                        return self._store_other_phases(stage, value, tensor)
         return self._store_alone(value, tensor, tuple((0, size) for size in value.shape))
+
+    def _store_other_phases(self, stage: StageBuilder, value: Value, tensor: Tensor) -> StageBuilder:
+        """Store the rest of a value of which `stage` stores one phase. Returns the last stage that stores."""
+        for other in stage.phases:
+            ((_, indices, loops),) = other.domains
+            if other is not stage and not self._store_in_stage(other, value, tensor, indices, loops, True):
+                raise NoProposal("the playbook cannot store all phases of a transposed convolution alike")
+        return stage.phases[-1] if stage.phases else stage
 
     def _store_in_epilogue(self, stage: StageBuilder, value: Value, tensor: Tensor) -> bool:
         if not stage.totals or prod(value.shape) != 1:

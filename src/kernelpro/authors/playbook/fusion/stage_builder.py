@@ -64,6 +64,8 @@ class StageBuilder:
     """If rows have another order than the result (PhasedReduction): where the current row is stored."""
     store_guards: tuple[Guard, ...] = ()
     """Rows that fail a guard lie beyond the result and store nothing."""
+    phases: list[StageBuilder] = field(default_factory=list)
+    """The stages of all phases of one tensor, this one among them (Interleaved)."""
     reduced_domains: set[tuple[Shape, Shape]] = field(default_factory=set)
     """The domains of its reductions; see values.Reduction."""
     _loops: dict[Shape, Loops] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from kernelpro.authors.playbook.graph.implicit_gemm import implicit_convolution
 from kernelpro.authors.playbook.graph.matmul_and_conv import matmul
 from kernelpro.authors.playbook.graph.operator_call import OperatorCall
+from kernelpro.authors.playbook.graph.phased_convolution import phased_convolution
 from kernelpro.authors.playbook.graph.shapes import permuted, reshaped, swapped
 from kernelpro.authors.playbook.graph.value_ops import add, mul
 from kernelpro.authors.playbook.graph.values import (
@@ -23,11 +24,12 @@ from kernelpro.authors.playbook.graph.values import (
 )
 from kernelpro.authors.playbook.ir.expressions import FLOATING
 
-LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm", "transposed"]
+LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm", "transposed", "phases"]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
 channels_last: as library, and convolutions read and write tensors with their channels innermost.
 implicit_gemm: as library, but the playbook writes convolutions as tiled products.
-transposed: as own, but the right operand of a product is first stored contiguously along the sum."""
+transposed: as own, but the right operand of a product is first stored contiguously along the sum.
+phases: as own, with convolutions as CPUs compute them (phased_convolution.py)."""
 _MIN_SIDE = 16
 """A product with a shorter side is a reduction, which the playbook writes itself."""
 
@@ -36,6 +38,8 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
     """The operator as a library call; None if the playbook writes it itself."""
     if call.dtype not in FLOATING:
         return None
+    if form == "phases":
+        return phased_convolution(call) if call.name in _CONVOLUTIONS else None
     if form == "transposed":
         return _transposed_product(call) if call.name in ("matmul", "mm", "bmm") else None
     if call.name in _CONVOLUTIONS:

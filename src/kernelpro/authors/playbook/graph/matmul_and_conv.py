@@ -33,6 +33,7 @@ from kernelpro.authors.playbook.graph.values import (
     materialize_unless_input,
 )
 from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.indices import flatten
 from kernelpro.authors.playbook.ir.stages import Guard
 
 
@@ -202,37 +203,45 @@ def _adaptive_avg_pool(dims: int) -> Handler:
     return handler
 
 
+def convolution(call: OperatorCall, dims: int, split_groups: bool = False) -> Value:
+    """The convolution as a reduction. `split_groups`: the groups have a loop of their own, inside which the
+    convolution is a contraction."""
+    source, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
+    stride, dilation = (
+        per_dim(call.get(3, "stride"), dims, 1),
+        per_dim(call.get(5, "dilation"), dims, 1),
+    )
+    padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
+    if isinstance(padding, str) or len(source.shape) != dims + 2:
+        raise call.unsupported("with padding given as text, or without a batch dimension")
+    margins = per_dim(padding, dims, 0)
+    if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
+        margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]
+        source = source.source
+    source = materialize_unless_input(source)
+    window = Window(source.shape[2:], stride, margins, dilation)
+    group_outputs, group_inputs = call.shape[1] // groups, weight.shape[1]
+    loops = call.shape
+    if split_groups and 1 < groups < call.shape[1]:
+        loops = (call.shape[0], groups, group_outputs, *call.shape[2:])
+
+    def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
+        output, spatial = flatten(outer[1:-dims], loops[1:-dims]), outer[-dims:]
+        channel = output // group_outputs * group_inputs + inner[0]
+        x = context.element(source, (outer[0], channel, *window.at(spatial, inner[1:])))
+        return context.builder.make("mul", x, context.element(weight, (output, *inner)))
+
+    def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
+        return window.guards(outer[-dims:], inner[1:])
+
+    sources = [source, weight]
+    result: Value = Reduction("sum", loops, weight.shape[1:], call.dtype, sources, body, guards)
+    result = result if loops == call.shape else reshaped(result, call.shape)
+    return add(result, reshaped(bias, (bias.shape[0], *(1,) * dims))) if bias else result
+
+
 def _conv(dims: int) -> Handler:
-    def handler(call: OperatorCall) -> Value:
-        source, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
-        stride, dilation = (
-            per_dim(call.get(3, "stride"), dims, 1),
-            per_dim(call.get(5, "dilation"), dims, 1),
-        )
-        padding, groups = call.get(4, "padding"), call.get(6, "groups", 1)
-        if isinstance(padding, str) or len(source.shape) != dims + 2:
-            raise call.unsupported("with padding given as text, or without a batch dimension")
-        margins = per_dim(padding, dims, 0)
-        if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
-            margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]
-            source = source.source
-        source = materialize_unless_input(source)
-        window = Window(source.shape[2:], stride, margins, dilation)
-        group_outputs, group_inputs = call.shape[1] // groups, weight.shape[1]
-
-        def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
-            channel = outer[1] // group_outputs * group_inputs + inner[0]
-            x = context.element(source, (outer[0], channel, *window.at(outer[2:], inner[1:])))
-            return context.builder.make("mul", x, context.element(weight, (outer[1], *inner)))
-
-        def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
-            return window.guards(outer[2:], inner[1:])
-
-        sources = [source, weight]
-        result = Reduction("sum", call.shape, weight.shape[1:], call.dtype, sources, body, guards)
-        return add(result, reshaped(bias, (bias.shape[0], *(1,) * dims))) if bias else result
-
-    return handler
+    return lambda call: convolution(call, dims)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -204,6 +204,32 @@ class PhasedReduction(Reduction):
     ):
         super().__init__("sum", shape, inner, dtype, sources, body, guards)
         self.loops, self.positions = tuple(loops), positions
+        self.siblings: tuple[PhasedReduction, ...] = ()
+        """All phases of the tensor, if this is one of several (Interleaved)."""
+
+
+class Interleaved(Value):
+    """The phases of one tensor, each a reduction that computes every `strides[d]`-th element of each spatial
+    dimension. `node` is the operator of the graph that it comes from."""
+
+    def __init__(self, phases: Sequence[PhasedReduction], strides: Sequence[int], node: str):
+        super().__init__(phases[0].shape, phases[0].dtype, phases)
+        self._strides, self._node = tuple(strides), node
+        self._by_remainder: dict[Indices, PhasedReduction] = {}
+        for phase in phases:
+            phase.siblings = tuple(phases)
+            first = phase.positions((constant(0),) * len(phase.loops))
+            self._by_remainder[self._remainders(first)] = phase
+
+    def _remainders(self, indices: Indices) -> Indices:
+        return tuple(i % s for i, s in zip(indices[2:], self._strides, strict=True))
+
+    def at(self, indices: Indices, context: LoweringContext) -> Expr:
+        """Return the element at these indices, which must lie in one phase."""
+        phase = self._by_remainder.get(self._remainders(indices))
+        if phase is None:
+            raise LoopSplitRequired(constant(0), 0, self._node)
+        return context.element(phase, indices)
 
 
 class Scan(StageValue):

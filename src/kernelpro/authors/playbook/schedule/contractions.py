@@ -1,4 +1,4 @@
-"""Stages as tiled matrix products on a GPU: which loops are batch, rows, columns and depth.
+"""Stages as tiled or blocked matrix products: which loops are batch, rows, columns and depth.
 
 A convolution is a contraction too. `find_contraction` determines which loops index only the left operand
 (rows), only the right one (columns), both (batch), and the sum (depth).
@@ -46,17 +46,18 @@ def is_matmul(stage: Stage, design: StageDesign) -> bool:
     return (design.order == "tiles" or stage.has_guarded_stores) and find_contraction(stage) is not None
 
 
-def find_contraction(stage: Stage) -> Contraction | None:
-    """The stage as one matrix product, followed by steps that use its elements; None if it is not one."""
+def find_contraction(stage: Stage, min_side: int = _MIN_TILE) -> Contraction | None:
+    """The stage as one matrix product, followed by steps that use its elements; None if it is not one, or if
+    one of its sides is shorter than `min_side`."""
     if stage.product:
         p = stage.product
         return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
     if len(stage.reductions) != 1 or stage.totals or any(store.loops for store in stage.stores):
         return None
-    return _as_contraction(stage, stage.reductions[0])
+    return _as_contraction(stage, stage.reductions[0], min_side)
 
 
-def _as_contraction(stage: Stage, step: ReduceStep) -> Contraction | None:
+def _as_contraction(stage: Stage, step: ReduceStep, min_side: int) -> Contraction | None:
     if step.kind != "sum" or step.value.op != "mul" or step.value.dtype not in _TYPES or not step.loops:
         return None
     a, b = step.value.args
@@ -70,7 +71,7 @@ def _as_contraction(stage: Stage, step: ReduceStep) -> Contraction | None:
     batch = tuple(var for var in stage.outer if var in common)
     rows = tuple(var for var in stage.outer if var in left.variables - common)
     columns = tuple(var for var in stage.outer if var in right.variables - common)
-    if min(iterations(loops) for loops in (rows, columns, step.loops)) < _MIN_TILE:
+    if min(iterations(loops) for loops in (rows, columns, step.loops)) < min_side:
         return None
     return Contraction(left, right, batch, rows, columns, step.loops, step.guards)
 

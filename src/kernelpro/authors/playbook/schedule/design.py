@@ -56,10 +56,12 @@ class StageDesign:
     tile: int = 32
     """Rows, and columns, of a square tile."""
     packed: bool = False
-    """CPU products: whether operands are packed in the order of use, and tiles of results stay in
-    registers."""
+    """CPU products and convolutions: whether operands are packed in the order of use, and tiles of results
+    stay in registers."""
     block_m: int = 60
-    """CPU products: rows of a block."""
+    """CPU products: rows of a block; of a convolution, output positions."""
+    block_n: int = 192
+    """CPU: output channels of a block of a convolution."""
     block_k: int = 256
     """CPU products: terms of the sum that are packed at a time."""
     threads: int = 256
