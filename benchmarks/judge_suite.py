@@ -95,7 +95,7 @@ def find_items(options: argparse.Namespace, judge: Options) -> list[Item]:
     return items
 
 
-def after_first_builds(items: Sequence[Item]) -> list[Item]:
+def after_first_builds(items: list[Item]) -> list[Item]:
     """Put kernels with extensions behind some that need no compiler: the first builds end meanwhile."""
     slow = [item for item in items if item.published and uses_extensions(item.published.source)]
     fast = [item for item in items if item not in slow]

@@ -37,8 +37,8 @@ from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
 _PRIORITY = 19
-"""The lowest, for compilers. At normal priority, fifteen builds on 16 cores delayed timed calls on a GPU up to
-tenfold."""
+"""The lowest, for compilers. At normal priority, fifteen builds on 16 cores delayed timed calls on a GPU by
+up to ten times their length."""
 
 
 class BuildServer(RequestServer):
