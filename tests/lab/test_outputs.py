@@ -41,6 +41,7 @@ def candidate(returns: str) -> Candidate:
         ((torch.zeros(1),), "(tensor,)"),
         (Pair(torch.zeros(1), 3.0), "(tensor, 3.0)"),
         ({"a": torch.zeros(1), "b": [torch.zeros(1), None]}, "{a: tensor, b: [tensor, None]}"),
+        ((torch.zeros(1), object()), "(tensor, object)"),
     ],
 )
 def test_the_structure_of_outputs_as_text(value: object, structure: str) -> None:

@@ -76,7 +76,7 @@ class OutputSpec:
 
 def describe_structure(value: Any) -> str:
     """How tensors are nested in an output, as text: `tensor`, `(tensor, tensor)`, `[tensor]`, `{name:
-    tensor}`. Values beside tensors are part of it: `(tensor, 3)`."""
+    tensor}`. Values beside tensors are part of it: `(tensor, 3)`; of objects only the class."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, tuple):
@@ -88,7 +88,8 @@ def describe_structure(value: Any) -> str:
         return f"{{{', '.join(f'{key}: {describe_structure(item)}' for key, item in value.items())}}}"
     if isinstance(value, float):  # a subclass, such as numpy's, may have another representation
         return repr(float(value))
-    return repr(value)[:_MAX_CHARACTERS]
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text[:_MAX_CHARACTERS]
 
 
 def check_structure(structure: object, spec: OutputSpec) -> None:
