@@ -65,7 +65,8 @@ def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_i
     launcher: SandboxLauncher,
 ) -> None:
     builds = Builds(launcher)
-    slow, broken = unseen(), Candidate(SOURCE.format(number="no number"))
+    heavy = unseen().source.replace("extern", "#include <regex>\\n#include <iostream>\\nextern", 1)
+    slow, broken = Candidate(heavy), Candidate(SOURCE.format(number="no number"))
     with pytest.raises(CandidateRejected, match=r"compiling took more than 0\.01 s"):
         builds.get(slow, "cpu", Options(build_timeout=0.01))
     assert builds.get(slow, "cpu", Options())
@@ -79,9 +80,8 @@ def test_a_build_that_ran_out_of_time_is_tried_again_one_that_does_not_compile_i
 
 def test_compilers_have_the_lowest_priority(launcher: SandboxLauncher) -> None:
     builds = Builds(launcher)
-    candidate = Candidate(
-        "import os\nfrom kernelpro import runtime\nraise RuntimeError(f'nice {os.nice(0)}')"
-    )
+    source = "import os\nfrom kernelpro import runtime\nraise RuntimeError(f'nice {os.nice(0)}')"
+    candidate = Candidate(f"{source}  # {secrets.token_hex()}")  # no cached build has notes
     builds.get(candidate, "cpu", Options())
     assert "nice 19" in builds.notes[candidate.id]
     builds.close()

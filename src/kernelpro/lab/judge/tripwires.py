@@ -10,6 +10,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from kernelpro.lab.languages import parse_python
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Status
 
@@ -115,7 +116,7 @@ _ALLOWED_SETTINGS = re.compile(r"(torch\.backends|torch\._dynamo|torch\._inducto
 def inspect(source: str, disabled: tuple[str, ...]) -> None:
     """Raise CandidateRejected for a source that does not parse or trips a tripwire."""
     try:
-        ast.parse(source)
+        parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
         what = str(getattr(error, "msg", error)) or "nested too deeply"
@@ -128,7 +129,7 @@ def check(source: str, disabled: tuple[str, ...] = ()) -> str | None:
     """Why the source is rejected, in one line; None if no tripwire matches. The source must parse."""
     if "all" in disabled:
         return None
-    tree = ast.parse(source)
+    tree = parse_python(source)
     for node in ast.walk(tree):
         for wire in _TRIPWIRES:
             if wire.name not in disabled and (match := _matches(node, wire)):

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Iterator
 
 from kernelpro.lab.archive import open_tar
+from kernelpro.lab.languages import parse_python
 from kernelpro.lab.languages.triton import CACHE
 from kernelpro.records import digest
 
@@ -102,4 +103,4 @@ class _NativeStripper(ast.NodeTransformer):
 
 
 def _python_without_native(source: str) -> str:
-    return ast.unparse(_NativeStripper().visit(ast.parse(source)))
+    return ast.unparse(_NativeStripper().visit(parse_python(source)))

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelpro.lab.archive import open_tar
+from kernelpro.lab.languages import parse_python
 from kernelpro.records import digest
 
 _USES = re.compile(r"\bload_inline\b|\bcpp_extension\b")
@@ -75,7 +76,7 @@ def uses_extensions(source: str) -> bool:
 def builds_lazily(source: str) -> bool:
     """Whether a source builds extensions inside functions, which its import may not call."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parse_python(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.Lambda))
