@@ -226,12 +226,12 @@ class CandidateServer(RequestServer):
         }
 
     def _describe_or_copy(self, results: list[Any]) -> dict[str, Any]:
-        """Describe the outputs. If their memory cannot be exported, copy them: now, and from the next call on
-        within the timed call."""
+        """Describe the outputs. If their memory cannot be exported, copy them: now, and if other settings of
+        torch's allocator do not help, from the next call on within the timed call."""
         try:
             return self._describe(results)
         except gpu.GpuError:
-            self._copy_outputs = True
+            self._copy_outputs = not self._device.make_exportable()
             results[:] = [clone_outputs(outputs) for outputs in results]
             self._device.synchronize()
             return self._describe(results)

@@ -3,6 +3,7 @@ CUDA."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,10 @@ class CpuDevice:
         """Return the free memory of the heap to the system."""
         heap.trim()
 
+    def make_exportable(self) -> bool:
+        """Let torch allocate memory that other processes can map; returns whether that changed anything."""
+        return False
+
     def time_calls(self, calls: Callable[[], None]) -> float:
         """Run `calls`; returns their milliseconds by this process's clock."""
         begun = time.perf_counter()
@@ -72,6 +77,8 @@ class CudaDevice:
         self._start, self._stream_end, self._end = (gpu.Event() for _ in range(3))
         self._all_done = gpu.Event(timing=False)
         self._handles: dict[int, str] = {}
+        self._is_exportable = False
+        """`make_exportable` was called."""
         try:
             self._proof = ProofKernel(shared_fds[-1]) if shared_fds else None
             self._all_done.record_context()
@@ -99,6 +106,13 @@ class CudaDevice:
         """Free the memory that torch's allocator caches."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+
+    def make_exportable(self) -> bool:
+        """Turn off expandable segments, which other processes cannot map; returns whether that was new."""
+        changed, self._is_exportable = not self._is_exportable, True
+        with contextlib.suppress(AttributeError, RuntimeError):
+            torch.cuda.memory._set_allocator_settings("expandable_segments:False")  # type: ignore[attr-defined]
+        return changed
 
     def time_calls(self, calls: Callable[[], None]) -> float:
         """Run `calls`; returns their milliseconds by CUDA events, until the work of all streams is done."""
