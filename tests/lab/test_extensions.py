@@ -91,12 +91,15 @@ FAILED_AHEAD = [name for name in os.listdir(os.environ["KERNELPRO_BUILD_DIR"]) i
 class ModelNew(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        os.environ["PATH"] = "/nonexistent"  # the build must not be tried again
+        if FAILED_AHEAD:
+            os.environ["PATH"] = "/nonexistent"  # another build would fail for want of ninja
         try:
             build()
         except Exception as error:
             assert not FAILED_AHEAD or "two" in str(error), error
-    def forward(self, x): return torch.tanh(x)
+    def forward(self, x):
+        assert FAILED_AHEAD, "the error of the build was not kept"
+        return torch.tanh(x)
 """
 
 
@@ -104,13 +107,12 @@ class ModelNew(torch.nn.Module):
 def test_a_failed_build_that_the_candidate_catches_is_reported_and_not_repeated(
     quick_judge: QuickJudge,
 ) -> None:
-    source = candidate("int one() { return two; }", CAUGHT.replace('os.environ["PATH"]', "ignored"))
+    source = candidate("int one() { return two; }", CAUGHT)
     verdict = quick_judge.judge(TASK, source, disabled_tripwires=("python",))
     assert verdict.status is Status.PASSED, verdict.reason
     assert any("an extension failed to build" in note and "two" in note for note in verdict.notes), (
         verdict.notes
     )
-    assert not any("compilers ran" in note for note in verdict.notes)
 
 
 TANH = r"""
