@@ -359,14 +359,13 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path: Path, pool: LocalPool
     """One real kill in the middle of a judgement; fifty at random moments: benchmarks/kill_runs.py."""
     folder = tmp_path / "candidates"
     folder.mkdir()
-    for name, text in {"1": kernel(10), "2": kernel(1, added="2"), "3": kernel(3), "4": kernel(20)}.items():
-        (folder / f"{name}.py").write_text(
-            text
-        )  # no two about as fast, nor one as the baseline: parents depend on it
-    wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}")
+    # Parents depend on the order by time: candidates lie a factor of ten apart, all below the baseline.
+    for name, text in {"1": kernel(30), "2": kernel(1, added="2"), "3": kernel(3), "4": kernel(300)}.items():
+        (folder / f"{name}.py").write_text(text)
+    wanted = config("epsilon-greedy", candidates=4, author=f"files:{folder}", task=WAITING_TASK)
     plain, killed = (RunStore.create(tmp_path / name, wanted, "run") for name in ("plain", "killed"))
     for store in (plain, killed):
-        store.save_task_facts(FACTS)
+        store.save_task_facts(replace(FACTS, baselines={"eager_fp32": 10.0}))
     run(plain, pool, FilesAuthor(folder))
     command = [
         sys.executable,
