@@ -9,6 +9,7 @@ margin of one page, more pages are inaccessible.
 ALLOCATOR = r"""
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -27,6 +28,7 @@ constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256, kSmallG
 struct Block {
   unsigned char *mapping, *start;
   size_t mapped, size, gap;
+  unsigned char fill;  // of its margins: another thread may allocate while the fill changes
   unsigned char* begin() const { return mapping + gap; }
   unsigned char* end() const { return mapping + mapped - gap; }
   static size_t page() { static const size_t bytes = sysconf(_SC_PAGESIZE); return bytes; }
@@ -37,7 +39,7 @@ struct Damage { uint64_t start, size, after, first, last; };
 std::mutex mutex, damages_mutex;
 std::unordered_map<void*, Block>* blocks = nullptr;
 std::vector<Damage>* damages = nullptr;
-unsigned char fill_byte = 0xFF;
+std::atomic<unsigned char> fill_byte{0xFF};
 size_t margin_bytes = 0, large_left = kLargeMargins;
 struct sigaction previous_handler[2];
 
@@ -50,17 +52,17 @@ void check_margin(const Block& block, bool after) {
   const unsigned char* low = after ? block.start + block.size : block.begin();
   const unsigned char* high = after ? block.end() : block.start;
   // equal to the fill where the first byte is, and every byte equals the one before it
-  if (low[0] == fill_byte && memcmp(low, low + 1, high - low - 1) == 0) return;
-  while (*low == fill_byte) ++low;
-  while (high[-1] == fill_byte) --high;
+  if (low[0] == block.fill && memcmp(low, low + 1, high - low - 1) == 0) return;
+  while (*low == block.fill) ++low;
+  while (high[-1] == block.fill) --high;
   uint64_t first = after ? low - (block.start + block.size) : block.start - high;
   uint64_t last = after ? high - 1 - (block.start + block.size) : block.start - 1 - low;
   record({reinterpret_cast<uint64_t>(block.start), block.size, after, first, last});
 }
 
 void fill_margins(const Block& block) {
-  memset(block.begin(), fill_byte, block.start - block.begin());
-  memset(block.start + block.size, fill_byte, block.end() - block.start - block.size);
+  memset(block.begin(), block.fill, block.start - block.begin());
+  memset(block.start + block.size, block.fill, block.end() - block.start - block.size);
 }
 
 // A new block; null if there is no memory.
@@ -68,7 +70,7 @@ void* map_block(size_t size, bool large) {
   const size_t page = Block::page(), gap = large ? page : kSmallGap;
   const size_t margin = ((large ? margin_bytes : page) + page - 1) / page * page;
   const size_t data = (size + page - 1) / page * page;
-  Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap};
+  Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap, fill_byte};
   void* mapping = mmap(nullptr, block.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
   block.mapping = static_cast<unsigned char*>(mapping);
@@ -76,7 +78,7 @@ void* map_block(size_t size, bool large) {
   mprotect(block.mapping, gap, PROT_NONE);
   mprotect(block.mapping + block.mapped - gap, gap, PROT_NONE);
   fill_margins(block);
-  memset(block.start, fill_byte, size);
+  memset(block.start, block.fill, size);
   std::lock_guard<std::mutex> lock(mutex);
   blocks->emplace(block.start, block);
   return block.start;
@@ -161,12 +163,14 @@ extern "C" void kernelpro_guards_fill(int byte) {
     check_margin(block, false);
     check_margin(block, true);
   }
-  heap::check_all(false);
   fill_byte = static_cast<unsigned char>(byte);
   large_left = kLargeMargins;
   heap::allow_mappings();
-  for (auto& [start, block] : *blocks) fill_margins(block);
-  heap::check_all(true);
+  for (auto& [start, block] : *blocks) {
+    block.fill = fill_byte;
+    fill_margins(block);
+  }
+  heap::check_all();
 }
 
 // Checks all live blocks, writes at most `limit` rows and forgets them.
@@ -177,7 +181,7 @@ extern "C" int kernelpro_guards_damages(uint64_t* rows, int limit) {
     check_margin(block, true);
     fill_margins(block);
   }
-  heap::check_all(false);
+  heap::check_all();
   std::lock_guard<std::mutex> all(damages_mutex);
   int count = 0;
   for (auto& damage : *damages)

@@ -1,8 +1,9 @@
 """Guards around memory that a candidate's libraries and numpy get from malloc or `new`: C++ source.
 
 It is part of the library of cpu_guard_source.py. It redirects calls in a library's table of imported
-functions: malloc and related functions in the candidate's libraries, in numpy and in Python, and free and
-realloc in all libraries. There are two kinds of blocks:
+functions: first free and realloc in all libraries, then malloc and related functions in the candidate's
+libraries, in numpy and in Python. In this order, because other threads may run: a guarded block must not
+reach the plain free. There are two kinds of blocks:
 
  - In each call, the first blocks of the candidate's libraries and of numpy are blocks of
    cpu_guard_source.py, with margins on both sides.
@@ -13,7 +14,6 @@ A block is overwritten when it is freed, so that a result which still depends on
 """
 
 SOURCE = r"""
-#include <atomic>
 #include <cerrno>
 #include <elf.h>
 #include <link.h>
@@ -24,7 +24,13 @@ namespace heap {
 constexpr size_t kMargin = 4096, kSlots = 1 << 16;
 enum : uintptr_t { kEmpty = 0, kDeleted = 1 };
 
-struct Entry { uintptr_t start; size_t size; bool mapped; };
+struct Entry {
+  uintptr_t start;
+  size_t size;
+  bool mapped;
+  unsigned char fill;  // of its margin
+  size_t usable;       // of the block of malloc, while it is live
+};
 
 enum Owner { kCandidate, kNumpy, kPython, kOwners };
 constexpr int kMappings[kOwners] = {64, 64, 0};
@@ -42,12 +48,12 @@ size_t used = 0;
 
 size_t slot_of(uintptr_t start) { return (start >> 4) * 0x9E3779B97F4A7C15ull >> 48; }
 
-void insert(uintptr_t start, size_t size, bool mapped) {
+void insert(const Entry& entry) {
   if (used >= kSlots / 2) return;
-  size_t slot = slot_of(start);
+  size_t slot = slot_of(entry.start);
   while (entries[slot].start > kDeleted) slot = (slot + 1) % kSlots;
   used += entries[slot].start == kEmpty;
-  entries[slot] = {start, size, mapped};
+  entries[slot] = entry;
 }
 
 Entry* find(uintptr_t start) {
@@ -56,27 +62,34 @@ Entry* find(uintptr_t start) {
   return nullptr;
 }
 
+size_t usable_size(uintptr_t start) { return malloc_usable_size(reinterpret_cast<void*>(start)); }
+
+// Whether the block was released by a function that is not redirected, inside the C library for example.
+bool is_stale(const Entry& entry) { return usable_size(entry.start) != entry.usable; }
+
 void check(const Entry& entry) {
   const auto* low = reinterpret_cast<unsigned char*>(entry.start + entry.size);
   const auto *end = low, *high = low + kMargin;
-  if (low[0] == fill_byte && memcmp(low, low + 1, kMargin - 1) == 0) return;
-  while (*low == fill_byte) ++low;
-  while (high[-1] == fill_byte) --high;
+  if (low[0] == entry.fill && memcmp(low, low + 1, kMargin - 1) == 0) return;
+  if (is_stale(entry)) return;
+  while (*low == entry.fill) ++low;
+  while (high[-1] == entry.fill) --high;
   const uint64_t first = low - end, last = high - 1 - end;
   record({entry.start, entry.size, 1, first, last});
 }
 
 void refill(const Entry& entry) {
-  memset(reinterpret_cast<void*>(entry.start + entry.size), fill_byte, kMargin);
+  memset(reinterpret_cast<void*>(entry.start + entry.size), entry.fill, kMargin);
 }
 
 void* track(void* start, size_t size, bool fresh) {
   if (!start) return start;
-  if (fresh) memset(start, fill_byte, size);
-  std::lock_guard<std::mutex> lock(mutex);
-  Entry entry{reinterpret_cast<uintptr_t>(start), size, false};
+  const auto address = reinterpret_cast<uintptr_t>(start);
+  const Entry entry{address, size, false, fill_byte, usable_size(address)};
+  if (fresh) memset(start, entry.fill, size);
   refill(entry);
-  insert(entry.start, size, false);
+  std::lock_guard<std::mutex> lock(mutex);
+  insert(entry);
   return start;
 }
 
@@ -84,7 +97,7 @@ void* track(void* start, size_t size, bool fresh) {
 Entry forget(void* start) {
   std::lock_guard<std::mutex> lock(mutex);
   Entry* found = start ? find(reinterpret_cast<uintptr_t>(start)) : nullptr;
-  if (!found) return {kEmpty, 0, false};
+  if (!found) return {};
   Entry entry = *found;
   if (!entry.mapped) check(entry);
   found->start = kDeleted;
@@ -111,7 +124,7 @@ void* map(size_t size, Owner owner) {
   }
   void* start = map_block(size, true);
   std::lock_guard<std::mutex> lock(mutex);
-  if (start) insert(reinterpret_cast<uintptr_t>(start), size, true);
+  if (start) insert({reinterpret_cast<uintptr_t>(start), size, true, 0, 0});
   return start;
 }
 
@@ -160,6 +173,11 @@ template <Owner owner> void* guarded_realloc(void* start, size_t size) {
   if (old.mapped) return move(start, old.size, size ? guarded_malloc<owner>(size) : nullptr, size);
   return !size || too_large(size) ? realloc(start, size) : track(realloc(start, size + kMargin), size, false);
 }
+template <Owner owner> void* guarded_reallocarray(void* start, size_t count, size_t each) {
+  size_t size;
+  if (__builtin_mul_overflow(count, each, &size)) { errno = ENOMEM; return nullptr; }
+  return guarded_realloc<owner>(start, size);
+}
 // for libraries that are not the candidate's: their new blocks stay as they are
 void* checked_realloc(void* start, size_t size) {
   Entry old = forget(start);
@@ -172,24 +190,39 @@ void checked_free(void* start) {
   free(start);
 }
 
+void* checked_reallocarray(void* start, size_t count, size_t each) {
+  size_t size;
+  if (__builtin_mul_overflow(count, each, &size)) { errno = ENOMEM; return nullptr; }
+  return checked_realloc(start, size);
+}
+size_t size_of(void* start) {
+  std::lock_guard<std::mutex> lock(mutex);
+  const Entry* found = start ? find(reinterpret_cast<uintptr_t>(start)) : nullptr;
+  return found ? found->size : malloc_usable_size(start);
+}
+
 struct Redirection { const char* name; void* function; };
 template <Owner owner> const Redirection (&redirections())[11] {
   static const Redirection all[] = {
     {"malloc", (void*)guarded_malloc<owner>}, {"calloc", (void*)guarded_calloc<owner>},
-    {"realloc", (void*)guarded_realloc<owner>}, {"memalign", (void*)guarded_memalign<owner>},
-    {"aligned_alloc", (void*)guarded_memalign<owner>},
+    {"realloc", (void*)guarded_realloc<owner>}, {"reallocarray", (void*)guarded_reallocarray<owner>},
+    {"memalign", (void*)guarded_memalign<owner>}, {"aligned_alloc", (void*)guarded_memalign<owner>},
     {"posix_memalign", (void*)guarded_posix_memalign<owner>}, {"_Znwm", (void*)guarded_new<owner>},
     {"_Znam", (void*)guarded_new<owner>}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned<owner>},
-    {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>}, {"free", (void*)checked_free},
+    {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>},
   };
   return all;
 }
-const Redirection kOthers[] = {{"free", (void*)checked_free}, {"realloc", (void*)checked_realloc}};
+// Of blocks that may be guarded.
+const Redirection kReleases[] = {
+  {"free", (void*)checked_free}, {"realloc", (void*)checked_realloc},
+  {"reallocarray", (void*)checked_reallocarray}, {"malloc_usable_size", (void*)size_of},
+};
 
 #if defined(__x86_64__)
-constexpr unsigned kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
+constexpr unsigned kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
 #elif defined(__aarch64__)
-constexpr unsigned kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
+constexpr unsigned kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64};
 #endif
 
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -199,7 +232,7 @@ void redirect(const dl_phdr_info* info, const ElfW(Rela)* table, size_t bytes, c
   const size_t page = Block::page();
   for (size_t row = 0; table && row < bytes / sizeof *table; ++row) {
     const unsigned type = ELF64_R_TYPE(table[row].r_info);
-    if (type != kSlotTypes[0] && type != kSlotTypes[1]) continue;
+    if (type != kSlotTypes[0] && type != kSlotTypes[1] && type != kSlotTypes[2]) continue;
     const char* name = names + symbols[ELF64_R_SYM(table[row].r_info)].st_name;
     for (const Redirection& one : redirections) {
       if (strcmp(name, one.name)) continue;
@@ -212,7 +245,12 @@ void redirect(const dl_phdr_info* info, const ElfW(Rela)* table, size_t bytes, c
   }
 }
 
-int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
+struct Pass {
+  const char* prefix;  // of the candidate's libraries
+  bool releases;       // redirect what releases blocks; else what allocates them
+};
+
+int redirect_object(dl_phdr_info* info, size_t, void* data) {
   const auto here = reinterpret_cast<uintptr_t>(&redirect_object);
   const ElfW(Dyn)* dynamic = nullptr;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -239,9 +277,9 @@ int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
     if (value < info->dlpi_addr) return 0;
   }
   if (!symbols || !names) return 0;
-  const auto* folder = static_cast<const char*>(prefix);
+  const Pass& pass = *static_cast<const Pass*>(data);
   const char* name = info->dlpi_name;
-  const bool own = strncmp(name, folder, strlen(folder)) == 0;
+  const bool own = strncmp(name, pass.prefix, strlen(pass.prefix)) == 0;
   // the executable has no name here; libpython has one if Python was built with it
   const bool python = !*name || strstr(name, "/libpython");
   auto apply = [&](uintptr_t table, size_t bytes) {
@@ -249,10 +287,10 @@ int redirect_object(dl_phdr_info* info, size_t, void* prefix) {
     const auto* all = reinterpret_cast<const ElfW(Sym)*>(symbols);
     const auto* text = reinterpret_cast<const char*>(names);
     const bool numpy = strstr(name, "/_multiarray_umath");
-    if (own) redirect(info, rows, bytes, all, text, redirections<kCandidate>());
+    if (pass.releases) redirect(info, rows, bytes, all, text, kReleases);
+    else if (own) redirect(info, rows, bytes, all, text, redirections<kCandidate>());
     else if (numpy) redirect(info, rows, bytes, all, text, redirections<kNumpy>());
     else if (python) redirect(info, rows, bytes, all, text, redirections<kPython>());
-    else redirect(info, rows, bytes, all, text, kOthers);
   };
   apply(calls, call_bytes);
   apply(others, other_bytes);
@@ -264,12 +302,19 @@ void allow_mappings() {
   for (int owner = 0; owner < kOwners; ++owner) mappings_left[owner] = kMappings[owner];
 }
 
-void check_all(bool fill) {
+// Checks the margins of all blocks of malloc, and fills them with the present fill.
+void check_all() {
   std::lock_guard<std::mutex> lock(mutex);
   for (size_t slot = 0; entries && slot < kSlots; ++slot) {
-    if (entries[slot].start <= kDeleted || entries[slot].mapped) continue;
-    if (!fill) check(entries[slot]);
-    refill(entries[slot]);
+    Entry& entry = entries[slot];
+    if (entry.start <= kDeleted || entry.mapped) continue;
+    check(entry);
+    if (is_stale(entry)) {
+      entry.start = kDeleted;
+      continue;
+    }
+    entry.fill = fill_byte;
+    refill(entry);
   }
 }
 
@@ -282,7 +327,10 @@ extern "C" void kernelpro_guards_watch(const char* prefix) {
     heap::entries = static_cast<heap::Entry*>(mmap(nullptr, heap::kSlots * sizeof(heap::Entry),
         PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (heap::entries == MAP_FAILED) { heap::entries = nullptr; return; }
-  dl_iterate_phdr(heap::redirect_object, const_cast<char*>(prefix));
+  for (bool releases : {true, false}) {
+    heap::Pass pass{prefix, releases};
+    dl_iterate_phdr(heap::redirect_object, &pass);
+  }
 #endif
 }
 """
