@@ -89,6 +89,11 @@ BEFORE = "reduction before product"
          "self.m = nn.Conv3d(3, 4, 3, padding=1, bias=False)"),
         ("self.m(a).sum((2, 3))", "torch.randn(2, 3, 9, 8)", "self.m = nn.Conv2d(3, 4, 3, dilation=2)"),
         ("self.m(a).sum(2)", "torch.randn(2, 3, 12)", "self.m = nn.ConvTranspose1d(3, 4, 3, stride=3, dilation=2, padding=2)"),
+        ("self.m(a).mean(2, keepdim=True)", "torch.randn(2, 3, 6, 8, 9)", "self.m = nn.ConvTranspose3d(3, 4, 3, padding=1)"),
+        ("self.m(a).sum((2, 4))", "torch.randn(2, 3, 6, 8, 9)",
+         "self.m = nn.ConvTranspose3d(3, 4, (2, 3, 4), stride=2, padding=1, output_padding=(1, 0, 1))"),
+        ("self.m(a).sum(3)", "torch.randn(2, 3, 6, 8)", "self.m = nn.Conv2d(3, 4, 3, padding=1, dilation=2, bias=False)"),
+        ("(self.m(a) * 2).mean((3, 4))", "torch.randn(2, 3, 7, 8, 9)", "self.m = nn.Conv3d(3, 4, 3, stride=(2, 1, 1))"),
     ],
 )  # fmt: skip
 def test_reductions_move_before_products(forward: str, inputs: str, init: str) -> None:
@@ -117,6 +122,70 @@ def test_reductions_move_before_products(forward: str, inputs: str, init: str) -
 def test_reductions_stay_behind_products(forward: str, inputs: str, init: str) -> None:
     reference = Reference(make_task(forward, inputs, init), "cpu", 0)
     assert BEFORE not in [step.rule for step in simplify(operator_graph(reference, 1))[1]]
+
+
+INSIDE = "average inside a convolution"
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "init"),
+    [
+        ("F.avg_pool2d(self.m(a), 4)", "torch.randn(2, 3, 18, 17)", "self.m = nn.Conv2d(3, 6, 3)"),
+        ("F.avg_pool2d(self.m(a), (2, 3), (2, 2))", "torch.randn(2, 4, 18, 17)",
+         "self.m = nn.Conv2d(4, 6, (3, 4), padding=(2, 0), groups=2, bias=False)"),
+        ("F.avg_pool1d(self.m(a), 3)", "torch.randn(2, 3, 40)", "self.m = nn.Conv1d(3, 4, 3, stride=1, dilation=1, padding=1)"),
+        ("F.avg_pool1d(self.m(a), 4)", "torch.randn(2, 3, 40)", "self.m = nn.Conv1d(3, 4, 3, stride=2, padding=2)"),
+        ("F.adaptive_avg_pool3d(self.m(a) / 3 + 1, (2, 3, 2))", "torch.randn(2, 3, 6, 8, 10)",
+         "self.m = nn.Conv3d(3, 4, 3)"),
+        ("F.avg_pool3d(self.m(a) * self.s, 2) + self.t", "torch.randn(2, 3, 5, 6, 7)",
+         "self.m = nn.ConvTranspose3d(3, 4, 3, stride=2, padding=1); self.s = nn.Parameter(torch.tensor(0.5)); "
+         "self.t = nn.Parameter(torch.randn(4, 1, 1, 1))"),
+        ("F.avg_pool2d(self.m(a), 2)", "torch.randn(2, 3, 5, 6)",  # the inputs need zeros on one side only
+         "self.m = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1)"),
+        ("F.avg_pool2d(self.m(a), 4)", "torch.randn(2, 3, 9, 8)", "self.m = nn.ConvTranspose2d(3, 4, 4, stride=2, padding=1)"),
+        ("F.avg_pool2d(self.m(F.relu(a)), 2)", "torch.randn(2, 3, 9, 8)", "self.m = nn.Conv2d(3, 5, 1, bias=False)"),
+        ("F.avg_pool2d(F.avg_pool2d(self.m(a), 2), 2)", "torch.randn(2, 3, 19, 18)", "self.m = nn.Conv2d(3, 5, 3)"),
+    ],
+)  # fmt: skip
+def test_averages_move_inside_convolutions(forward: str, inputs: str, init: str) -> None:
+    assert rules(make_task(forward, inputs, init)).count(INSIDE) == 1
+
+
+@pytest.mark.parametrize(
+    ("forward", "init"),
+    [
+        ("F.avg_pool2d(self.m(a).relu(), 2)", "self.m = nn.Conv2d(4, 6, 3)"),
+        ("F.max_pool2d(self.m(a), 2)", "self.m = nn.Conv2d(4, 6, 3)"),
+        ("x = self.m(a); return F.avg_pool2d(x, 2), x", "self.m = nn.Conv2d(4, 6, 3)"),
+        ("F.avg_pool2d(self.m(a), 3, 1)", "self.m = nn.Conv2d(4, 6, 3)"),  # more work: 25 elements for 9
+        ("F.avg_pool2d(self.m(a), 2, padding=1)", "self.m = nn.Conv2d(4, 6, 3)"),
+        ("F.avg_pool2d(self.m(a), 2, ceil_mode=True)", "self.m = nn.Conv2d(4, 6, 4)"),
+        ("F.avg_pool2d(self.m(a), 2, divisor_override=3)", "self.m = nn.Conv2d(4, 6, 3)"),
+        ("F.avg_pool2d(self.m(a) + self.s, 2)",
+         "self.m = nn.Conv2d(4, 6, 3); self.s = nn.Parameter(torch.randn(10, 11))"),  # differs within a window
+        ("F.avg_pool2d(self.m(a), 3)", "self.m = nn.ConvTranspose2d(4, 6, 3, stride=2)"),  # windows differ
+        ("F.avg_pool2d(self.m(a), 2)", "self.m = nn.ConvTranspose2d(4, 6, 3, groups=2)"),
+        ("F.avg_pool2d(self.m(a), 2)", "self.m = nn.Conv2d(4, 6, 2, stride=3)"),  # most inputs are not read
+    ],
+)  # fmt: skip
+def test_averages_stay_behind_convolutions(forward: str, init: str) -> None:
+    reference = Reference(make_task(forward, "torch.randn(2, 4, 12, 13)", init), "cpu", 0)
+    assert INSIDE not in [step.rule for step in simplify(operator_graph(reference, 1))[1]]
+
+
+@pytest.mark.parametrize(
+    ("forward", "applies"),
+    [
+        ("F.max_pool2d(F.max_pool2d(a, 2), (3, 2))", True),
+        ("F.avg_pool1d(F.avg_pool1d(a[0], 3), 2)", True),
+        ("F.max_pool2d(F.max_pool2d(a, 3, 2), 2)", False),  # windows overlap
+        ("F.avg_pool2d(F.max_pool2d(a, 2), 2)", False),
+        ("F.max_pool2d(F.max_pool2d(a, 2, dilation=2), 2)", False),
+        ("x = F.max_pool2d(a, 2); return F.max_pool2d(x, 2), x", False),
+    ],
+)
+def test_poolings_in_a_row_are_merged(forward: str, applies: bool) -> None:
+    assert rules(make_task(forward, "torch.randn(2, 3, 19, 17)")) == ["merged poolings"] * applies
 
 
 def test_a_chain_collapses_to_one_dot_product() -> None:

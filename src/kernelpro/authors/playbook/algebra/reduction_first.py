@@ -22,12 +22,12 @@ from kernelpro.authors.playbook.algebra.graph_editor import (
 from kernelpro.authors.playbook.algebra.reductions import ReductionCall, read_reduction
 from kernelpro.records import Node
 
-_CONVOLUTIONS = {f"conv{d}d": 0 for d in (1, 2, 3)} | {f"conv_transpose{d}d": 1 for d in (1, 2, 3)}
+CONVOLUTIONS = {f"conv{d}d": 0 for d in (1, 2, 3)} | {f"conv_transpose{d}d": 1 for d in (1, 2, 3)}
 """For each convolution, the weight's dimension of output channels."""
 
 
 @dataclass(frozen=True)
-class _Link:
+class Link:
     """One operator of the chain: x * operand, x + operand, ..."""
 
     op: str
@@ -40,7 +40,7 @@ def move_before_product(editor: GraphEditor, node: Node) -> Rewrite | None:
     call = read_reduction(editor, node)
     if call is None or call.kind not in ("sum", "mean") or call.count == 1 or node.dtype not in ROUNDED:
         return None
-    chain = _read_chain(editor, call)
+    chain = read_chain(editor, call)
     if chain is None:
         return None
     product, links = chain
@@ -55,15 +55,18 @@ def move_before_product(editor: GraphEditor, node: Node) -> Rewrite | None:
     return Rewrite("reduction before product", f"the {call.kind} of {what}'s results is {saving}")
 
 
-def _read_chain(editor: GraphEditor, call: ReductionCall) -> tuple[Node, list[_Link]] | None:
-    """The product, and the chain between it and the reduction, in the order of execution."""
-    links: list[_Link] = []
+def read_chain(
+    editor: GraphEditor, call: ReductionCall, same_addends: bool = False
+) -> tuple[Node, list[Link]] | None:
+    """The product, and the chain between it and the reduction, in the order of execution. `same_addends`:
+    addends must be the same for all reduced elements, too."""
+    links: list[Link] = []
     node = call.source
     while editor.has_one_user(node) and node.dtype in ROUNDED:
         name = operator_name(node)
-        if name in ("linear", "matmul", "mm", "bmm") or name in _CONVOLUTIONS:
+        if name in ("linear", "matmul", "mm", "bmm") or name in CONVOLUTIONS:
             return node, links[::-1]
-        step = _read_link(editor, node, call)
+        step = _read_link(editor, node, call, same_addends)
         if step is None:
             return None
         node, link = step
@@ -71,7 +74,9 @@ def _read_chain(editor: GraphEditor, call: ReductionCall) -> tuple[Node, list[_L
     return None
 
 
-def _read_link(editor: GraphEditor, node: Node, call: ReductionCall) -> tuple[Node, _Link] | None:
+def _read_link(
+    editor: GraphEditor, node: Node, call: ReductionCall, same_addends: bool
+) -> tuple[Node, Link] | None:
     name = operator_name(node)
     if name not in ("add", "sub", "mul", "div") or editor.argument(node, 2, "alpha", 1) != 1:
         return None
@@ -80,7 +85,7 @@ def _read_link(editor: GraphEditor, node: Node, call: ReductionCall) -> tuple[No
     if first is None or node.kwargs.keys() - {"alpha"} or editor.argument(node, 2, "rounding_mode"):
         return None
     if second is None:
-        return (first, _Link(name, float(number))) if isinstance(number, (int, float)) else None
+        return (first, Link(name, float(number))) if isinstance(number, (int, float)) else None
     for value, other in ((first, second), (second, first)):
         if (
             value.shape != node.shape
@@ -88,11 +93,11 @@ def _read_link(editor: GraphEditor, node: Node, call: ReductionCall) -> tuple[No
             or other.dtype != node.dtype
         ):
             continue
-        if name in ("mul", "div") and not _is_same_along(other, node, call.dims):
+        if (same_addends or name in ("mul", "div")) and not _is_same_along(other, node, call.dims):
             return None
         if value is second and name == "div":
             return None
-        return value, _Link("rsub" if value is second and name == "sub" else name, other)
+        return value, Link("rsub" if value is second and name == "sub" else name, other)
     return None
 
 
@@ -101,15 +106,18 @@ def _is_same_along(operand: Node, node: Node, dims: tuple[int, ...]) -> bool:
     return all(d < missing or operand.shape[d - missing] == 1 for d in dims)
 
 
-def _apply(editor: GraphEditor, node: Node, call: ReductionCall, link: _Link, result: Node) -> Node:
+def _apply(editor: GraphEditor, node: Node, call: ReductionCall, link: Link, result: Node) -> Node:
     """Applies a link to the reduced value. In a sum, an addend counts once for each reduced element."""
-    factor = call.count if call.kind == "sum" else 1
-    adds = link.op in ("add", "sub", "rsub")
+    factor = call.count if call.kind == "sum" and link.op in ("add", "sub", "rsub") else 1
     if isinstance(link.operand, float):
-        number = link.operand * factor if adds else link.operand
-        return editor.add(node, f"{link.op}.Tensor", result.shape, result, number)
-    operand = _reduced_operand(editor, node, call, link.operand, factor if adds else 1)
-    pair = (operand, result) if link.op == "rsub" else (result, operand)
+        return apply_link(editor, node, Link(link.op, link.operand * factor), result)
+    operand = _reduced_operand(editor, node, call, link.operand, factor)
+    return apply_link(editor, node, Link(link.op, operand), result)
+
+
+def apply_link(editor: GraphEditor, node: Node, link: Link, result: Node) -> Node:
+    """Applies a link to a value as it is."""
+    pair = (link.operand, result) if link.op == "rsub" else (result, link.operand)
     return editor.add(node, f"{'sub' if link.op == 'rsub' else link.op}.Tensor", result.shape, *pair)
 
 
@@ -133,7 +141,7 @@ def _reduced_product(
     """The reduced product with all dimensions kept, and a description of it; None if the rule does not
     apply."""
     name = operator_name(product)
-    if name in _CONVOLUTIONS:
+    if name in CONVOLUTIONS:
         return _reduced_convolution(editor, node, call, product)
     left, right = editor.operand(product, 0), editor.operand(product, 1)
     assert left and right
@@ -187,13 +195,13 @@ def _reduced_convolution(
     groups = editor.argument(product, 6, "groups", 1)
     if groups != 1 or rank < 3 or not isinstance(editor.argument(product, 4, "padding", 0), (int, list)):
         return None
-    if call.dims == spatial:
-        return sum_over_positions(editor, node, call.kind, product)
+    if set(call.dims) <= set(spatial):
+        return sum_over_positions(editor, node, call, product)
     if call.dims != (1,):
         return None
     weight, bias = editor.operand(product, 1), editor.operand(product, 2, "bias")
     assert weight
-    weight = editor.reduce(node, call.kind, weight, [_CONVOLUTIONS[name]], keepdim=True)
+    weight = editor.reduce(node, call.kind, weight, [CONVOLUTIONS[name]], keepdim=True)
     reduced_bias = editor.reduce(node, call.kind, bias, [0], keepdim=True) if bias else None
     shape = (product.shape[0], 1, *product.shape[2:])
     kwargs = {key: value for key, value in product.kwargs.items() if key != "bias"}

@@ -11,6 +11,7 @@ from kernelpro.authors.playbook.algebra.constants import (
     simplify_clamps,
 )
 from kernelpro.authors.playbook.algebra.graph_editor import GraphEditor, Rewrite
+from kernelpro.authors.playbook.algebra.pooling import average_inside_convolution, merge_poolings
 from kernelpro.authors.playbook.algebra.products import (
     drop_shift_before_norm,
     multiply_by_diagonal,
@@ -30,6 +31,8 @@ RULES: tuple[Rule, ...] = (
     multiply_by_diagonal,
     pool_weights,
     move_before_product,
+    merge_poolings,
+    average_inside_convolution,
     drop_shift_before_norm,
     fold_into_convolution,
     merge_numbers,

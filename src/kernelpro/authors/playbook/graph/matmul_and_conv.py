@@ -218,7 +218,7 @@ def convolution(call: OperatorCall, dims: int, split_groups: bool = False) -> Va
     if isinstance(source, ZeroPadded) and source.source.shape[:2] == source.shape[:2]:
         margins = [margin + lead for margin, lead in zip(margins, source.leading[2:], strict=True)]
         source = source.source
-    source = materialize_unless_input(source)
+    source, weight = materialize_unless_input(source), materialize_unless_input(weight)
     window = Window(source.shape[2:], stride, margins, dilation)
     group_outputs, group_inputs = call.shape[1] // groups, weight.shape[1]
     loops = call.shape
