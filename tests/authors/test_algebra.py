@@ -124,6 +124,28 @@ def test_reductions_stay_behind_products(forward: str, inputs: str, init: str) -
     assert BEFORE not in [step.rule for step in simplify(operator_graph(reference, 1))[1]]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "module", "applies"),
+    [
+        ("torch.randn(2, 3, 90)", "ConvTranspose1d(3, 4, 3)", True),
+        (
+            "torch.randn(2, 4, 18, 17)",
+            "ConvTranspose2d(4, 6, (3, 2), padding=(1, 0), dilation=(2, 1), groups=2)",
+            True,
+        ),
+        ("torch.randn(2, 3, 8, 9, 7)", "ConvTranspose3d(3, 4, (2, 3, 1), bias=False)", True),
+        ("torch.randn(2, 3, 18, 17)", "ConvTranspose2d(3, 4, 3, stride=(1, 2))", False),
+        ("torch.randn(2, 3, 18, 17)", "ConvTranspose2d(3, 4, 3, padding=3)", False),  # crops the inputs
+        ("torch.randn(2, 3, 2, 3)", "ConvTranspose2d(3, 4, 3)", False),  # more weights than results
+        ("torch.randn(3, 18, 17)", "ConvTranspose2d(3, 4, 3)", False),
+    ],
+)
+def test_transposed_convolutions_with_stride_1_flip_their_weights(
+    inputs: str, module: str, applies: bool
+) -> None:
+    assert rules(make_task("self.m(a)", inputs, f"self.m = nn.{module}")) == ["flipped weights"] * applies
+
+
 INSIDE = "average inside a convolution"
 
 
@@ -164,7 +186,7 @@ def test_averages_move_inside_convolutions(forward: str, inputs: str, init: str)
         ("F.avg_pool2d(self.m(a) + self.s, 2)",
          "self.m = nn.Conv2d(4, 6, 3); self.s = nn.Parameter(torch.randn(10, 11))"),  # differs within a window
         ("F.avg_pool2d(self.m(a), 3)", "self.m = nn.ConvTranspose2d(4, 6, 3, stride=2)"),  # windows differ
-        ("F.avg_pool2d(self.m(a), 2)", "self.m = nn.ConvTranspose2d(4, 6, 3, groups=2)"),
+        ("F.avg_pool2d(self.m(a), 2)", "self.m = nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2)"),
         ("F.avg_pool2d(self.m(a), 2)", "self.m = nn.Conv2d(4, 6, 2, stride=3)"),  # most inputs are not read
     ],
 )  # fmt: skip

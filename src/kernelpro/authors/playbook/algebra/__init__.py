@@ -7,7 +7,7 @@ constants.py          rules for values that do not depend on inputs, reductions 
 reduction_first.py    rule: reduce the operands of a product or convolution instead of its results
 convolution_sums.py   the sum of a convolution over positions, as a product or a smaller convolution
 pooling.py            rules for two poolings in a row, and averages of a convolution's results
-products.py           rules for products with diagonal matrices, pooled features, and shifts before a norm
+products.py           rules for diagonal matrices, pooled features, flipped weights, and shifts before a norm
 reductions.py         reads a node as a reduction or a pooling
 weight_folding.py     rule: fold scales and evaluation-mode batch norms into a convolution's weights
 

@@ -1,4 +1,5 @@
-"""Rules for products with diagonal matrices, pooled features, and shifts that a norm removes."""
+"""Rules for products with diagonal matrices, pooled features, transposed convolutions, and shifts that a norm
+removes."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ from kernelpro.authors.playbook.algebra.graph_editor import (
     ROUNDED,
     GraphEditor,
     Rewrite,
+    elements,
     operator_name,
 )
+from kernelpro.authors.playbook.algebra.reductions import per_dim
 from kernelpro.records import Node
 
 _NORMS = ("batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "instance_norm")
+_MIN_RATIO = 16
+"""Flipping weights pays if the result has this many elements for each of theirs: every call flips them."""
 
 
 def multiply_by_diagonal(editor: GraphEditor, node: Node) -> Rewrite | None:
@@ -68,6 +73,37 @@ def pool_weights(editor: GraphEditor, node: Node) -> Rewrite | None:
     return Rewrite(
         "averaged weights",
         f"the average of {kernel} outputs of a linear layer is one output with averaged weights",
+    )
+
+
+def unflip_convolution(editor: GraphEditor, node: Node) -> Rewrite | None:
+    """Rule: a transposed convolution with stride 1 is a convolution with flipped weights, for which libraries
+    have faster kernels."""
+    if not operator_name(node).startswith("conv_transpose") or node.dtype not in ROUNDED:
+        return None
+    x, weight, bias = editor.operand(node, 0), editor.operand(node, 1), editor.operand(node, 2, "bias")
+    assert x and weight
+    rank, groups = len(weight.shape) - 2, editor.argument(node, 6, "groups", 1)
+    stride = per_dim(editor.argument(node, 3, "stride"), rank, 1)
+    padding = per_dim(editor.argument(node, 4, "padding"), rank, 0)
+    added = per_dim(editor.argument(node, 5, "output_padding"), rank, 0)
+    dilation = per_dim(editor.argument(node, 7, "dilation"), rank, 1)
+    margins = [d * (k - 1) - p for d, k, p in zip(dilation, weight.shape[2:], padding, strict=True)]
+    if len(node.shape) != rank + 2 or any(added) or set(stride) != {1} or min(margins) < 0:
+        return None
+    if elements(node) < _MIN_RATIO * elements(weight):
+        return None
+    inputs, outputs, *sizes = weight.shape
+    dims = list(range(2, 2 + rank))
+    flipped = editor.add(node, "flip.default", weight.shape, weight, dims)
+    flipped = editor.reshape(node, flipped, (groups, inputs // groups, outputs, *sizes))
+    shape = (groups, outputs, inputs // groups, *sizes)
+    flipped = editor.add(node, "permute.default", shape, flipped, [0, 2, 1, *(d + 1 for d in dims)])
+    flipped = editor.reshape(node, flipped, (groups * outputs, inputs // groups, *sizes))
+    arguments = x, flipped, bias, stride, margins, dilation, groups
+    editor.replace(node, editor.add(node, f"conv{rank}d.default", node.shape, *arguments))
+    return Rewrite(
+        "flipped weights", "a transposed convolution with stride 1 is a convolution with flipped weights"
     )
 
 

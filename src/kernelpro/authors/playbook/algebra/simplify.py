@@ -16,6 +16,7 @@ from kernelpro.authors.playbook.algebra.products import (
     drop_shift_before_norm,
     multiply_by_diagonal,
     pool_weights,
+    unflip_convolution,
 )
 from kernelpro.authors.playbook.algebra.reduction_first import move_before_product
 from kernelpro.authors.playbook.algebra.weight_folding import fold_into_convolution
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     move_before_product,
     merge_poolings,
     average_inside_convolution,
+    unflip_convolution,
     drop_shift_before_norm,
     fold_into_convolution,
     merge_numbers,
