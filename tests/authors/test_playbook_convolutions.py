@@ -100,6 +100,7 @@ def test_the_likely_fastest_form_comes_first() -> None:
 
     assert forms("Conv2d(16, 32, 3)", "1, 16, 40, 40") == ["own", "library"]
     assert forms("Conv2d(16, 32, 3)", "1, 16, 16, 16") == ["library", "own"], "few positions"
-    assert forms("ConvTranspose2d(16, 8, 2)", "1, 16, 40, 40") == ["library", "own"], "few channels"
+    assert forms("ConvTranspose2d(16, 8, 2, stride=2)", "1, 16, 40, 40") == ["library", "own"], "few channels"
+    assert forms("ConvTranspose2d(16, 32, 3)", "1, 16, 40, 40")[0] == "own", "a convolution, flipped"
     layers = "Sequential(nn.Conv2d(16, 32, 3), nn.Flatten(2), nn.Linear(1444, 20))"
     assert forms(layers, "1, 16, 40, 40")[0] == "library", "a product of matrices"
