@@ -173,11 +173,11 @@ class SpoolFolder:
 
     def _keys(self) -> list[str]:
         """The keys of all jobs, oldest first."""
-        entries = [
-            (entry.stat().st_mtime, entry.name)
-            for entry in os.scandir(self.path / "jobs")
-            if entry.name[0] != "."
-        ]
+        entries = []
+        for entry in os.scandir(self.path / "jobs"):
+            with contextlib.suppress(FileNotFoundError):  # its caller has cancelled it meanwhile
+                if entry.name[0] != ".":
+                    entries.append((entry.stat().st_mtime, entry.name))
         return [name.removesuffix(".json") for _, name in sorted(entries) if name.endswith(".json")]
 
     def adopt_stray_results(self) -> None:
