@@ -48,18 +48,24 @@ size_t used = 0;
 
 size_t slot_of(uintptr_t start) { return (start >> 4) * 0x9E3779B97F4A7C15ull >> 48; }
 
-void insert(const Entry& entry) {
-  if (used >= kSlots / 2) return;
-  size_t slot = slot_of(entry.start);
-  while (entries[slot].start > kDeleted) slot = (slot + 1) % kSlots;
-  used += entries[slot].start == kEmpty;
-  entries[slot] = entry;
-}
-
 Entry* find(uintptr_t start) {
   for (size_t slot = slot_of(start); entries[slot].start != kEmpty; slot = (slot + 1) % kSlots)
     if (entries[slot].start == start) return &entries[slot];
   return nullptr;
+}
+
+// False if the table is full.
+bool insert(const Entry& entry) {
+  if (Entry* stale = find(entry.start)) {  // malloc handed out its address again
+    *stale = entry;
+    return true;
+  }
+  if (used >= kSlots / 2) return false;
+  size_t slot = slot_of(entry.start);
+  while (entries[slot].start > kDeleted) slot = (slot + 1) % kSlots;
+  used += entries[slot].start == kEmpty;
+  entries[slot] = entry;
+  return true;
 }
 
 size_t usable_size(uintptr_t start) { return malloc_usable_size(reinterpret_cast<void*>(start)); }
@@ -70,8 +76,8 @@ bool is_stale(const Entry& entry) { return usable_size(entry.start) != entry.usa
 void check(const Entry& entry) {
   const auto* low = reinterpret_cast<unsigned char*>(entry.start + entry.size);
   const auto *end = low, *high = low + kMargin;
-  if (low[0] == entry.fill && memcmp(low, low + 1, kMargin - 1) == 0) return;
   if (is_stale(entry)) return;
+  if (low[0] == entry.fill && memcmp(low, low + 1, kMargin - 1) == 0) return;
   while (*low == entry.fill) ++low;
   while (high[-1] == entry.fill) --high;
   const uint64_t first = low - end, last = high - 1 - end;
@@ -98,10 +104,11 @@ Entry forget(void* start) {
   std::lock_guard<std::mutex> lock(mutex);
   Entry* found = start ? find(reinterpret_cast<uintptr_t>(start)) : nullptr;
   if (!found) return {};
-  Entry entry = *found;
-  if (!entry.mapped) check(entry);
+  const Entry entry = *found;
   found->start = kDeleted;
-  return entry;
+  if (entry.mapped) return entry;
+  check(entry);
+  return is_stale(entry) ? Entry{} : entry;
 }
 
 void free_mapped(void* start) {
@@ -118,14 +125,14 @@ void free_mapped(void* start) {
 // A block with margins on both sides; null if it gets none.
 void* map(size_t size, Owner owner) {
   if (!size || mappings_left[owner].fetch_sub(1) <= 0) return nullptr;
+  void* start = map_block(size, true);
+  if (!start) return nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    if (!entries || used >= kSlots / 2) return nullptr;
+    if (insert({reinterpret_cast<uintptr_t>(start), size, true, 0, 0})) return start;
   }
-  void* start = map_block(size, true);
-  std::lock_guard<std::mutex> lock(mutex);
-  if (start) insert({reinterpret_cast<uintptr_t>(start), size, true, 0, 0});
-  return start;
+  free_mapped(start);
+  return nullptr;
 }
 
 bool too_large(size_t size) { return size > PTRDIFF_MAX / 2; }
@@ -187,6 +194,7 @@ void checked_free(void* start) {
   Entry old = forget(start);
   if (old.mapped) return free_mapped(start);
   if (old.size) memset(start, fill_byte, old.size);
+  asm volatile("" : : "r"(start) : "memory");  // else the compiler leaves out what is written before free
   free(start);
 }
 
@@ -302,10 +310,28 @@ void allow_mappings() {
   for (int owner = 0; owner < kOwners; ++owner) mappings_left[owner] = kMappings[owner];
 }
 
+Entry* new_table() {
+  void* table = mmap(nullptr, kSlots * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return table == MAP_FAILED ? nullptr : static_cast<Entry*>(table);
+}
+
+// Replaces a table that deleted entries fill.
+void renew_table() {
+  Entry *old = entries, *fresh = used > kSlots / 4 ? new_table() : nullptr;
+  if (!fresh) return;
+  entries = fresh;
+  used = 0;
+  for (size_t slot = 0; slot < kSlots; ++slot)
+    if (old[slot].start > kDeleted) insert(old[slot]);
+  munmap(old, kSlots * sizeof(Entry));
+}
+
 // Checks the margins of all blocks of malloc, and fills them with the present fill.
 void check_all() {
   std::lock_guard<std::mutex> lock(mutex);
-  for (size_t slot = 0; entries && slot < kSlots; ++slot) {
+  if (!entries) return;
+  renew_table();
+  for (size_t slot = 0; slot < kSlots; ++slot) {
     Entry& entry = entries[slot];
     if (entry.start <= kDeleted || entry.mapped) continue;
     check(entry);
@@ -323,10 +349,8 @@ void check_all() {
 // Redirects the libraries that are loaded now; those below `prefix` are the candidate's.
 extern "C" void kernelpro_guards_watch(const char* prefix) {
 #if defined(__x86_64__) || defined(__aarch64__)
-  if (!heap::entries)
-    heap::entries = static_cast<heap::Entry*>(mmap(nullptr, heap::kSlots * sizeof(heap::Entry),
-        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  if (heap::entries == MAP_FAILED) { heap::entries = nullptr; return; }
+  if (!heap::entries) heap::entries = heap::new_table();
+  if (!heap::entries) return;
   for (bool releases : {true, false}) {
     heap::Pass pass{prefix, releases};
     dl_iterate_phdr(heap::redirect_object, &pass);
