@@ -311,7 +311,8 @@ void allow_mappings() {
 }
 
 Entry* new_table() {
-  void* table = mmap(nullptr, kSlots * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  void* table = mmap(nullptr, kSlots * sizeof(Entry), PROT_READ | PROT_WRITE, kFlags, -1, 0);
   return table == MAP_FAILED ? nullptr : static_cast<Entry*>(table);
 }
 
