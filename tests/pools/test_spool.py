@@ -358,20 +358,20 @@ def test_a_cancelled_job_goes_unless_somebody_is_at_it(spool: Spooling) -> None:
 
 def test_jobs_may_be_cancelled_while_others_look_for_work(spool: Spooling) -> None:
     entries = [job_entry(building(number)) for number in range(40)]
-    looking, other = threading.Event(), SpoolFolder(spool.path)
+    ended, other = threading.Event(), SpoolFolder(spool.path)
 
-    def come_and_go() -> None:
-        while not looking.is_set():
+    def add_and_cancel() -> None:
+        while not ended.is_set():
             for change in (spool.folder.add_job, spool.folder.remove_job):
                 for entry in entries:
                     change(entry)
 
-    thread = threading.Thread(target=come_and_go)
+    thread = threading.Thread(target=add_and_cancel)
     thread.start()
     try:
         seen = {entry.key for _ in range(300) for entry in other.open_jobs()}
     finally:
-        looking.set()
+        ended.set()
         thread.join()
     assert seen <= {entry.key for entry in entries}
 
