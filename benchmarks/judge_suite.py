@@ -52,8 +52,6 @@ from kernelpro.suites.results_log import LoggedResult, ResultsLog
 Row = dict[str, Any]
 MAX_IN_POOL = 12
 """Judgements in the pool: enough to keep the device busy, few enough to lose little at the end."""
-WITHOUT_BUILD_FIRST = 25
-"""Published kernels without an extension that come first. The first extensions take a minute to build."""
 AHEAD_CONTEXT_GB = 0.7
 """Device memory of a process that compiles ahead."""
 WORKER_LOG_BYTES = 4000
@@ -95,11 +93,9 @@ def find_items(options: argparse.Namespace, judge: Options) -> list[Item]:
     return items
 
 
-def after_first_builds(items: list[Item]) -> list[Item]:
-    """Put kernels with extensions behind some that need no compiler: the first builds end meanwhile."""
-    slow = [item for item in items if item.published and uses_extensions(item.published.source)]
-    fast = [item for item in items if item not in slow]
-    return [*fast[:WITHOUT_BUILD_FIRST], *slow, *fast[WITHOUT_BUILD_FIRST:]]
+def builds_extension(item: Item) -> bool:
+    """Whether a published kernel is an extension, which takes a minute to build."""
+    return bool(item.published and uses_extensions(item.published.source))
 
 
 # --- the device ------------------------------------------------------------------------------------------
@@ -213,6 +209,10 @@ class SuiteRun:
 
     def _loop(self, ahead: AheadCompilers | None) -> bool:
         limit = self.options.sample or len(self.items)
+        for item in filter(builds_extension, self.items):
+            assert item.published
+            # all builds start now; the items that need none are judged first
+            self.pool.build_ahead(item.problem.task, self.options.target, self.judge, (item.published,))
         waiting = deque(self.items)
         while True:
             # a sample looks at problems until enough of them are small enough
@@ -254,9 +254,6 @@ class SuiteRun:
         self.accepted += 1
         if item.key not in self.done:
             self.ready.append(item)
-            if item.published and self.options.target == "cuda":
-                # extensions take a minute of a core: all builds start now
-                self.pool.build_ahead(item.problem.task, "cuda", self.judge, (item.published,))
 
     def _submit(self, item: Item) -> None:
         what, candidate = item.candidate()
@@ -387,7 +384,7 @@ def main() -> int:
     if options.sample:
         random.Random(options.seed).shuffle(items)
     else:
-        items = after_first_builds(interleave(items, lambda item: item.problem.level))
+        items = sorted(interleave(items, lambda item: item.problem.level), key=builds_extension)
     rows = read_rows([options.out / "rows.jsonl", *options.previous])
     done = {row["key"] for row in rows if not (options.retry and (row["status"] == "error" or row["lost"]))}
     if not options.sample:

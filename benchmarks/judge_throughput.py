@@ -13,8 +13,10 @@ kernelpro_runtime  The same, with the CUDA kernels called through `kernelpro.run
                    the `__global__` code is identical.
 
 `--kernelbench-calls N` evaluates only N candidates with KernelBench, spread over the tasks, since each CUDA
-candidate takes it a minute; its rate is then that of these N. kernelbench_kernels.py writes candidates for 25
-problems of KernelBench (`--candidates`).
+candidate takes it a minute; its rate is then that of these N. `--kernelbench-at-once M` evaluates two of them
+alone, for its rate, and the others M at a time, for its verdicts.
+
+kernelbench_kernels.py writes candidates for 25 problems of KernelBench (`--candidates`).
 
 The figures are wall time: a KernelBench evaluation from before its process starts until after it ended; a
 task's jobs from the last verdict of the previous task (for the first task: from before the worker starts).
@@ -309,17 +311,28 @@ def finished(calls: list[Call]) -> set[tuple[str, str, str]]:
     }
 
 
-def plan(tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]]) -> Iterator[tuple[str, Work]]:
-    """What to run, by column: the judge gets everything at once, KernelBench one candidate per call."""
+def plan(
+    tasks: Tasks, columns: list[str], done: set[tuple[str, str, str]], at_once: int
+) -> Iterator[tuple[str, Work]]:
+    """What to run, by column: the judge gets everything at once, KernelBench a few candidates per call."""
     for column in (name for name in COLUMNS if name in columns):
         missing = [
             (task, [path for path in files[column] if (column, name, path.name) not in done])
             for name, (task, files) in tasks.items()
         ]
         if column == "kernelbench":
-            yield from ((column, [(task, [path])]) for task, paths in missing for path in paths)
+            yield from ((column, group) for group in _groups(missing, at_once))
         elif work := [(task, paths) for task, paths in missing if paths]:
             yield column, work
+
+
+def _groups(missing: Work, at_once: int) -> Iterator[Work]:
+    """Candidates that KernelBench evaluates together: first two alone, one of each half, then groups."""
+    single = [(task, [path]) for task, paths in missing for path in paths]
+    if at_once > 1 and len(single) > 1:
+        for position in (len(single) * 3 // 4, len(single) // 4):
+            yield [single.pop(position)]
+    yield from (single[first : first + at_once] for first in range(0, len(single), at_once))
 
 
 def prepare(checkout: Path, deps: Path | None, capability: str) -> None:
@@ -389,6 +402,13 @@ def parse_arguments() -> argparse.Namespace:
         metavar="N",
         help="evaluate only N candidates with KernelBench; its rate is that of these",
     )
+    add(
+        "--kernelbench-at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="evaluate two candidates with KernelBench alone, for its rate, and the others N at a time",
+    )
     add("--resume", action="store_true", help="continue with the results in --out")
     add(
         "--time-limit",
@@ -445,7 +465,7 @@ def main() -> None:
     calls: list[Call] = report["calls"]
     left = 0
     with tempfile.TemporaryDirectory(prefix="judge-throughput-") as scratch:
-        for column, work in list(plan(tasks, options.columns, finished(calls))):
+        for column, work in list(plan(tasks, options.columns, finished(calls), options.kernelbench_at_once)):
             longest = max((call["wall_s"] for call in calls if call["column"] == column), default=0.0)
             if time.perf_counter() - started + longest > options.time_limit:
                 left += sum(len(candidates) for _, candidates in work)
@@ -453,8 +473,8 @@ def main() -> None:
             caches = Path(scratch) / column
             caches.mkdir(exist_ok=True)
             if column == "kernelbench":
-                ((task, (candidate,)),) = work
-                new_calls: Iterable[Call] = [run_kernelbench(task, candidate, settings, caches)]
+                pairs = [(task, candidate) for task, (candidate,) in work]
+                new_calls: Iterable[Call] = run_kernelbench(pairs, settings, caches)
             else:
                 new_calls = run_judge(column, work, caches)
             for call in new_calls:

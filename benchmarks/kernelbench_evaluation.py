@@ -16,6 +16,7 @@ import tempfile
 import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,28 +157,34 @@ def evaluate_as_kernelbench(
     }
 
 
-def run_kernelbench(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
-    """Evaluate one candidate in a fresh process with an empty build directory."""
+def run_kernelbench(
+    candidates: list[tuple[Path, Path]], settings: dict[str, Any], caches: Path
+) -> list[Call]:
+    """Evaluate candidates, given as (task, candidate), at the same time: each in a process of its own with an
+    empty build directory."""
+    with environment(compiler_caches(caches)), ThreadPoolExecutor(len(candidates)) as threads:
+        calls = [threads.submit(_evaluate, *pair, settings, caches) for pair in candidates]
+        return [{**call.result(), "at_once": len(candidates)} for call in calls]
+
+
+def _evaluate(task: Path, candidate: Path, settings: dict[str, Any], caches: Path) -> Call:
     backend = language_of(candidate)
     build = Path(tempfile.mkdtemp(prefix="build-", dir=caches))
-    with environment(compiler_caches(caches)):
-        started, wall = time.time(), time.perf_counter()
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            arguments = (
-                task.read_text("utf-8"),
-                candidate.read_text("utf-8"),
-                backend,
-                str(build),
-                f"{build}.log",
-                settings,
-            )
-            try:
-                outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(
-                    timeout=settings["timeout"]
-                )
-            except multiprocessing.TimeoutError:
-                outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
-        wall = time.perf_counter() - wall
+    started, wall = time.time(), time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        arguments = (
+            task.read_text("utf-8"),
+            candidate.read_text("utf-8"),
+            backend,
+            str(build),
+            f"{build}.log",
+            settings,
+        )
+        try:
+            outcome = pool.apply_async(evaluate_as_kernelbench, arguments).get(timeout=settings["timeout"])
+        except multiprocessing.TimeoutError:
+            outcome = {"status": "timed_out", "reason": f"over {settings['timeout']} s"}
+    wall = time.perf_counter() - wall
     seconds = {}
     if "done" in outcome:
         entered, imported, done = (outcome.pop(key) for key in ("entered", "imported", "done"))

@@ -33,7 +33,10 @@ def split_wall_time(call: Call) -> list[float]:
 
 
 def summarize(calls: list[Call]) -> dict[str, Any]:
-    """Figures by column and language (and `all`): candidates, passed, seconds, per_hour, ratio, stages."""
+    """Figures by column and language (and `all`).
+
+    Evaluations that ran beside others count as candidates, but not for seconds, rate and stages.
+    """
     summary: dict[str, Any] = {}
     for column in COLUMNS:
         column_calls = [call for call in calls if call["column"] == column]
@@ -41,21 +44,25 @@ def summarize(calls: list[Call]) -> dict[str, Any]:
             continue
         summary[column] = {}
         for group in (*LANGUAGES, "all"):
-            pairs = [
-                (candidate, seconds)
+            members = [
+                (candidate, seconds, call.get("at_once", 1))
                 for call in column_calls
                 for candidate, seconds in zip(call["candidates"], split_wall_time(call), strict=True)
                 if group in (candidate["language"], "all")
             ]
+            pairs = [(candidate, seconds) for candidate, seconds, at_once in members if at_once == 1]
+            beside = [seconds for _, seconds, at_once in members if at_once > 1]
             total = sum(seconds for _, seconds in pairs)
             stages: dict[str, float] = {}
             for candidate, _ in pairs:
                 for stage, seconds in candidate["seconds"].items():
                     stages[stage] = stages.get(stage, 0.0) + seconds
             summary[column][group] = {
-                "candidates": len(pairs),
-                "passed": sum(candidate["status"] == "passed" for candidate, _ in pairs),
+                "candidates": len(members),
+                "passed": sum(candidate["status"] == "passed" for candidate, *_ in members),
+                "timed": len(pairs),
                 "seconds": total,
+                "beside_others_s": sum(beside) / len(beside) if beside else None,
                 "per_hour": 3600 * len(pairs) / total if total else None,
                 "stages": {stage: seconds / len(pairs) for stage, seconds in stages.items()},
             }
@@ -116,10 +123,13 @@ def format_table(summary: dict[str, Any]) -> str:
             lines.append(
                 f"{stage:24}" + "".join(f"{groups[g]['stages'].get(stage, 0.0):>10.2f}" for g in LANGUAGES)
             )
-        totals = {g: groups[g]["seconds"] / (groups[g]["candidates"] or 1) for g in LANGUAGES}
+        totals = {g: groups[g]["seconds"] / (groups[g]["timed"] or 1) for g in LANGUAGES}
         outside = {g: totals[g] - sum(groups[g]["stages"].values()) for g in LANGUAGES}
         lines.append(f"{'outside stages':24}" + "".join(f"{outside[g]:>10.2f}" for g in LANGUAGES))
         lines.append(f"{'total':24}" + "".join(f"{totals[g]:>10.2f}" for g in LANGUAGES))
+        if mean := groups["all"]["beside_others_s"]:
+            alone, count = groups["all"]["timed"], groups["all"]["candidates"]
+            lines.append(f"(from {alone} that ran alone; the other {count - alone} took {mean:.1f} s)")
         if any(seconds < -0.005 for seconds in outside.values()):
             lines.append("(below zero: stages of several candidates ran in parallel)")
         if calls := groups.get("calls"):
