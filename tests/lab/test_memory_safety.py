@@ -231,6 +231,24 @@ def test_a_store_in_a_later_call_is_found(cpu: GuardedJudge) -> None:
     assert cpu.check(late) == "writes out of bounds: 4 bytes after the end of a scratch buffer (64000 bytes)"
 
 
+def test_a_kernel_that_is_slow_only_beside_guards_is_not_waited_for(
+    cpu: GuardedJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelpro.lab.judge.memory_safety._MIN_SECONDS", 1.5)
+    honest = write_kernel("cpp", "output", "after", 0)
+    sleeps = honest.replace("    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)")
+    note = cpu.check(f"import time\n{sleeps}")
+    assert note == (
+        "the kernel could not be checked for writes out of bounds in all guarded calls: "
+        "they take more than 2 s"
+    )
+    hangs = cpu.check(f"import time\n{sleeps}".replace("sleep(1)", "sleep(9)"))
+    assert hangs.startswith("the kernel could not be checked for writes out of bounds: "), hangs
+    stores = write_kernel("cpp", "output", "after", 1)
+    slow = stores.replace("    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)")
+    assert cpu.check(f"import time\n{slow}").startswith("writes out of bounds: 4 bytes after the end of ")
+
+
 def test_a_store_behind_one_of_many_buffers_is_found(cpu: GuardedJudge) -> None:
     source = write_kernel("cpp", "output", "after", 1).replace("bad[start + i]", "bad[start + 8000 + i]")
     many = source.replace("scratch = torch", "many = [torch.empty(8) for _ in range(99)]; scratch = torch")

@@ -32,6 +32,11 @@ class CandidateState:
     compile_seconds: float = 0.0
     """Seconds that compilers ran while it was loaded and called for the first time."""
 
+    def seconds_before_timing(self) -> float:
+        """Seconds that loading and verification took."""
+        seconds = self.clock.seconds()
+        return seconds.get("load", 0.0) + seconds.get("verify", 0.0)
+
     def set_build(self, artifacts: bytes) -> None:
         """Take the facts of a build from its artifacts."""
         self.machine_code = fingerprint(self.candidate.source, artifacts)

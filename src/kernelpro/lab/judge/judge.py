@@ -290,7 +290,8 @@ class Judge:
             self.baselines.release_memory()
             self.bench.free_own_memory()
         with state.clock("guards"):
-            note = guarded.check(state.candidate, self._check, state.keep_own_values)
+            seconds = state.seconds_before_timing()
+            note = guarded.check(state.candidate, self._check, state.keep_own_values, seconds)
             unseen = guarded.try_unseen(self._unseen)
         notes = [*verdict.notes, *([note] if note else [])]
         if self.options.effort == "full":
@@ -340,9 +341,8 @@ class Judge:
         )
 
     def _memory_in_use(self, participant: Participant) -> int:
-        if self.bench.target == "cuda":
-            return device_bytes_outside_torch()
-        return participant.process.peak_bytes()
+        is_cuda = self.bench.target == "cuda"
+        return device_bytes_outside_torch() if is_cuda else participant.process.peak_bytes()
 
     def wait_for_teardown(self) -> None:
         """Wait until the last candidate's processes have ended: they would disturb the next timing."""

@@ -12,8 +12,9 @@
  5. One more call uses a batch size that the task does not name (unseen_shape.py). It does not change the
     status.
 
-Other failures here (an allocator that the candidate requires is missing, or memory is short) do not reject
-the candidate: the verdict gets a note. The timed process has no guards, so guards do not affect times.
+Other failures here (an allocator that the candidate requires is missing, memory is short, or the calls take
+much longer than in the timed process) do not reject the candidate: the verdict gets a note. The timed process
+has no guards, so guards do not affect times.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -56,6 +58,10 @@ _MAX_KEPT_BYTES = 1 << 30
 _MORE_CALLS, _MORE_SECONDS = 6, 0.3
 """Further guarded calls, nine in total, and fewer if they take long: generated kernels that use buffers in
 turn have two to eight of them."""
+_MIN_SECONDS, _TIMES_AS_LONG = 20.0, 2.0
+"""Time limit for all guarded calls: so long, or a multiple of what loading and verification took in the timed
+process. torch's CUDA graph trees do not work with another allocator: a kernel that catches their error and
+compiles again in each call took over 200 s."""
 _NOT_CHECKED = "the kernel could not be checked for writes out of bounds"
 _UNGUARDED = {
     "cpu": "only inputs were checked for writes out of bounds: there is no C++ compiler",
@@ -69,12 +75,17 @@ def prepare(target: str) -> None:
         cpu_guards.build_library()
 
 
+class _TimeIsUp(Exception):
+    """The guarded calls take too long."""
+
+
 class GuardedCalls:
     """The guarded calls of one candidate. The process starts at once, in the background."""
 
     def __init__(self, bench: Bench, inputs: Sequence[tuple[int, str]]):
         """`inputs`: seeds and distributions; outputs are checked for inputs as given."""
         self._bench, self._inputs = bench, [pair for pair in inputs if pair[1] == AS_GIVEN]
+        self._options, self._deadline = bench.options, time.monotonic()
         self._unusual = [pair for pair in inputs if pair[1] != AS_GIVEN]
         self._failure = ""
         self._participant: Participant | None = None
@@ -100,21 +111,33 @@ class GuardedCalls:
         """Wait until the process has started, so that its start does not disturb the timed process."""
         self._thread.join()
 
-    def check(self, candidate: Candidate, check: Check, keep_own_values: bool = False) -> str:
+    def check(
+        self, candidate: Candidate, check: Check, keep_own_values: bool = False, usual_seconds: float = 0.0
+    ) -> str:
         """Raise CandidateRejected if the candidate leaves its buffers or depends on memory it did not write.
 
         Return a note if it could not be checked, or not completely; else "". `keep_own_values`: see
-        CandidateLoader.load.
+        CandidateLoader.load. `usual_seconds`: what loading and verification took without guards.
         """
         self.wait_until_started()
+        options, limit = self._bench.options, max(_MIN_SECONDS, _TIMES_AS_LONG * usual_seconds)
+        self._options = replace(
+            options,
+            call_timeout=min(options.call_timeout, limit),
+            build_timeout=min(options.build_timeout, limit),
+        )
         if self._failure or self._participant is None:
             return f"{_NOT_CHECKED}: {self._failure}"
         try:
             if not self._regions:  # on a GPU: after the timed process has its memory
                 self._regions += self._bench.guarded_regions(self._region_bytes)
-            self._bench.load_candidate(self._participant, candidate, keep_own_values)
+            self._bench.loader.load(self._participant, candidate, self._options, keep_own_values)
+            self._participant.map_inputs(self._options.call_timeout)
+            self._deadline = time.monotonic() + limit
             self._call(self._participant, check)
             self._is_clean = True
+        except _TimeIsUp:
+            return f"{_NOT_CHECKED} in all guarded calls: they take more than {limit:.0f} s"
         except CandidateRejected as error:
             return _explain(error, self._participant)
         except torch.OutOfMemoryError as error:
@@ -138,14 +161,14 @@ class GuardedCalls:
         return UnseenShape(call.shape, call.batch, True)
 
     def _call_unseen(self, participant: Participant, call: UnseenCall) -> None:
-        seconds, (fill, input_fill, _) = self._bench.options.call_timeout, FILLS
+        seconds, (fill, input_fill, _) = self._options.call_timeout, FILLS
         region = participant.regions[0]
         participant.process.thaw()
         participant.use_slots(call.slots, seconds)
         participant.prepare(seconds, fill=fill)
         margins = InputMargins(call.slots, region.nbytes)
         margins.fill(region.raw, input_fill)
-        with participant.may_compile(self._bench.options.build_timeout):
+        with participant.may_compile(self._options.build_timeout):
             result = participant.call(call.inputs, call.spec, seconds)
         _require_intact(margins.damages(region.raw, input_fill) + self._reported_damages(participant))
         call.check(result.outputs)
@@ -162,18 +185,18 @@ class GuardedCalls:
         return error
 
     def _call(self, participant: Participant, check: Check) -> None:
-        bench, raw = self._bench, participant.regions[0].raw
+        bench, options, raw = self._bench, self._options, participant.regions[0].raw
         margins = InputMargins(self._slots, participant.regions[0].nbytes)
         for index, (seed, distribution) in enumerate(self._inputs):
             fill, input_fill = FILLS[index % len(FILLS)], FILLS[(index + 1) % len(FILLS)]
             participant.unmap_outputs()  # each call's outputs lie in new memory
-            participant.prepare(bench.options.call_timeout, fill=fill)
+            participant.prepare(options.call_timeout, fill=fill)
             # inputs get another byte: else a kernel that copies past the end of its input into the output's
             # margin would write the expected byte there
             margins.fill(raw, input_fill)
-            seconds, inputs = bench.options.call_timeout, bench.oracle.inputs(seed, distribution)[1]
-            with participant.may_compile(bench.options.build_timeout if index == 0 else None):
-                result = participant.call(inputs, bench.output_spec, seconds)
+            inputs = bench.oracle.inputs(seed, distribution)[1]
+            with participant.may_compile(options.build_timeout if index == 0 else None):
+                result = participant.call(inputs, bench.output_spec, options.call_timeout)
             # margins first: an overwritten one explains a wrong output
             _require_intact(margins.damages(raw, input_fill) + self._reported_damages(participant))
             try:
@@ -184,6 +207,8 @@ class GuardedCalls:
                     f"its result depends on memory that it did not write, or on memory outside its buffers "
                     f"(filled with 0x{fill:02X}, around inputs with 0x{input_fill:02X}): {error.reason}",
                 ) from None
+            if time.monotonic() > self._deadline:
+                raise _TimeIsUp
         self._call_again(participant, margins)
         _require_intact(margins.damages(raw, LATER_FILL) + self._reported_damages(participant))
 
@@ -191,7 +216,7 @@ class GuardedCalls:
         """A few calls whose outputs are not checked: buffers that are used in turn go wrong where they wrap
         around, an index that depends on values leaves its buffer only for some, and a kernel that adds to
         memory changes only LATER_FILL. The most extreme values come first."""
-        seconds, begun, unusual = self._bench.options.call_timeout, time.monotonic(), self._unusual[::-1]
+        seconds, begun, unusual = self._options.call_timeout, time.monotonic(), self._unusual[::-1]
         participant.unmap_outputs()
         participant.prepare(seconds, fill=LATER_FILL)
         margins.fill(participant.regions[0].raw, LATER_FILL)
@@ -211,7 +236,7 @@ class GuardedCalls:
         parameters or buffers."""
         bench = self._bench
         participant.process.thaw()
-        reply = participant.request({"op": "damages"}, bench.options.call_timeout)
+        reply = participant.request({"op": "damages"}, self._options.call_timeout)
         try:
             damages = parse_damages(reply.get("damages"))
             modified, settings = (_parse_names(reply.get(key)) for key in ("modified", "settings"))
