@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import pickle
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +25,23 @@ from kernelpro.lab.tasks.reference import Reference
 from kernelpro.pools import live_tasks
 from kernelpro.pools.winners import describe_winner
 from kernelpro.records import BadInput, Task
+
+
+def test_the_size_of_a_model_is_known_without_drawing_numbers() -> None:
+    program = """
+import sys, torch
+from torch import nn
+from kernelpro.lab.tasks.reference import _parameter_bytes
+class Model(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, size, generator=None))
+        self.table, self.layer = nn.Embedding(3, size), nn.Linear(size, size, bias=False)
+        nn.init.xavier_normal_(self.layer.weight)
+assert _parameter_bytes(Model, [8]) == 4 * (64 + 24 + 64)
+assert "torch._dynamo" not in sys.modules, "slow to import"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def task(forward: str, inputs: str = "[torch.randn(64, 128)]", init: str = "pass") -> Task:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from kernelpro.lab import tree
 from kernelpro.lab.tasks import examples, parameters
@@ -253,10 +254,24 @@ class Reference:
         return "tf32" if self.device == "cuda" else "fp32"
 
 
+class _NoRandomNumbers(TorchFunctionMode):
+    """Tensors on `meta` have no values to draw. Drawing normal numbers there would import torch's compiler,
+    in two to seven seconds."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in (torch.Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        if function is torch.randn:
+            kwargs.pop("generator", None)
+            return torch.empty(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
 def _parameter_bytes(entry: Any, init_inputs: list[Any]) -> int:
     """Bytes of the parameters that a class creates, found by constructing it on `meta`; 0 if that fails."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NoRandomNumbers():
             model = entry(*init_inputs)
         return sum(tensor.nbytes for tensor in model.parameters())
     except Exception:  # the constructor computes with values
