@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -350,3 +351,19 @@ result = faults[-1]
 def test_threads_that_work_get_a_core_each(used: dict[int, int], places: dict[int, int]) -> None:
     assert place_threads(1, used, {}, [0, 1]) == places
     assert place_threads(1, used, {}, [0]) == dict.fromkeys(used, 0)
+
+
+def test_compilations_import_nothing_more_of_torch_after_a_preload() -> None:
+    program = """
+import os, sys, torch
+from kernelpro.lab.measure.bench import COMPILER_MODULES
+from kernelpro.lab.sandbox.zygote import _preload
+_preload(COMPILER_MODULES)
+assert not torch.cuda.is_initialized()
+before = set(sys.modules)
+with torch.no_grad():
+    torch.compile(torch.nn.Linear(2, 2).requires_grad_(False), backend="aot_eager")(torch.zeros(2, 2))
+late = sorted(name for name in set(sys.modules) - before if name.startswith("torch."))
+assert not late, late
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
