@@ -186,6 +186,8 @@ def test_time_in_own_kernels_is_seen_under_another_name(quick_judge: QuickJudge)
     assert honest.status is Status.PASSED and (honest.own_share or 0) > 0.5 and honest.language == "cpp"
     found = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", decoy)))
     assert found.status is Status.CHEATING and "a decoy" in found.reason
+    never = quick_judge.judge(task, Candidate(module.format(own, "ModelNew", reference)))
+    assert never.status is Status.REFUSED and "never runs the kernels" in never.reason
 
 
 CANDIDATE = """

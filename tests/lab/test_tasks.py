@@ -77,6 +77,17 @@ def test_constants_become_the_same_numbers_whatever_they_are_called() -> None:
     assert other.weight.std() > 0
 
 
+def test_constants_that_the_reference_does_not_have_are_kept() -> None:
+    with parameters.seeded_build(5) as replaced:
+        nn.LayerNorm(32)
+    assert replaced == {((32,), 1.0), ((32,), 0.0)}
+    with parameters.seeded_build(5, only=replaced):
+        weight, mean = nn.Parameter(torch.ones(32)), nn.Parameter(torch.full((1, 32), 1 / 32))
+        norm = nn.LayerNorm(16)
+    assert weight.std() > 0.05
+    assert mean.eq(1 / 32).all() and norm.weight.eq(1).all() and norm.bias.eq(0).all()
+
+
 def test_batch_norm_statistics_are_not_trivial() -> None:
     with parameters.seeded_build(5):
         norm = nn.BatchNorm2d(8)

@@ -130,6 +130,12 @@ def _require_own_work(facts: Facts, min_own_share: float) -> None:
                 Status.BUILD_FAILED,
                 f"its extension failed to build, and library calls do the work: {facts.build_errors[0]}",
             )
+        if share == 0:
+            raise CandidateRejected(
+                Status.REFUSED,
+                "never runs the kernels that it defines: library calls do the work (it may have caught an "
+                "error); remove these kernels, or declare the calls: # library-calls: NAME",
+            )
         raise CandidateRejected(
             Status.CHEATING, f"defines its own kernels, but they take {share:.2%} of the time: a decoy"
         )

@@ -48,6 +48,7 @@ class CandidateLoader:
             "init_form": form,
             "init_leaves": leaves,
             "entries": self._entries,
+            "constants": reference.constants,
         }
         request = {
             "op": "load",

@@ -31,7 +31,7 @@ import contextlib
 import gc
 import io
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -92,8 +92,15 @@ class CandidateServer(RequestServer):
         factory = _import_factory(request["source"], bundle["artifacts"], name)
         self.before_construction()
         init = tree.unflatten(bundle["init_form"], bundle["init_leaves"])
+        construct = partial(
+            _construct,
+            init=init,
+            seed=request["seed"],
+            device=request["init_device"],
+            constants=bundle["constants"],
+        )
         try:
-            model = _construct(factory, init, request["seed"], request["init_device"])
+            model = construct(factory)
             if not callable(model):
                 raise TypeError("ModelNew() returned an object that cannot be called")
             source, different = "by seed", list[str]()
@@ -102,9 +109,7 @@ class CandidateServer(RequestServer):
         except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
         self._model, self._mode = model, request["mode"]
-        self._construct_variant = lambda factory: _construct(
-            factory, init, request["seed"], request["init_device"]
-        )
+        self._construct_variant = construct
         return {"parameters": source, "different": different}, b""
 
     def before_construction(self) -> None:
@@ -301,12 +306,14 @@ class CandidateServer(RequestServer):
         return times
 
 
-def _construct(factory: Any, init: list[Any], seed: int, device: str) -> Any:
+def _construct(
+    factory: Any, init: list[Any], seed: int, device: str, constants: Collection[parameters.Constant]
+) -> Any:
     """Construct the model on `device`, like the reference; on the CPU if that fails."""
     if device:
         with contextlib.suppress(Exception):
-            return parameters.construct(factory, init, seed, device)
-    return parameters.construct(factory, init, seed)
+            return parameters.construct(factory, init, seed, device, constants)[0]
+    return parameters.construct(factory, init, seed, only=constants)[0]
 
 
 def _import_factory(source: str, artifacts: bytes, name: str) -> Any:

@@ -3,13 +3,14 @@
 The judge could not notice that a kernel ignores a bias of zeros or a norm weight of ones. Therefore constants
 are replaced while a model is built: a parameter that would be filled with the constant c gets
 `nonconstant_values(seed, parameter, c)`. They depend only on the seed, the shape and c. So reference and
-candidate get the same values, whatever they call the parameter and in whichever order they create it.
+candidate get the same values, whatever they call the parameter and in whichever order they create it. A
+candidate keeps constants that the reference does not have, such as the weights of an average.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from torch import nn
 from kernelpro.records import digest
 
 State = dict[str, torch.Tensor]
+Constant = tuple[tuple[int, ...], float]
+"""The shape of a constant parameter, and its value."""
 Source = Literal["by name", "by seed", "none"]
 """Where a candidate's parameters come from: the reference's state (by name) or its own constructor (by seed);
 `none` if there are no parameters."""
@@ -73,20 +76,31 @@ def seed_everything(seed: int) -> None:
 
 
 @contextmanager
-def seeded_build(seed: int) -> Iterator[None]:
-    """A context that builds models reproducibly: seeds the generators and replaces constant parameters."""
+def seeded_build(seed: int, only: Collection[Constant] | None = None) -> Iterator[set[Constant]]:
+    """A context that builds models reproducibly: seeds the generators and replaces constant parameters.
+
+    Returns the constants that were replaced. `only`: replace no others.
+    """
     seed_everything(seed)
     new_parameter = nn.Parameter.__new__
+    replaced: set[Constant] = set()
+
+    def values_for(tensor: torch.Tensor, value: float) -> torch.Tensor | None:
+        constant = tuple(tensor.shape), value
+        if only is not None and constant not in only:
+            return None
+        replaced.add(constant)
+        return nonconstant_values(seed, tensor, value)
 
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         value = constant_of(data) if isinstance(data, torch.Tensor) else None
-        if value is not None:
-            data = nonconstant_values(seed, data, value)
-        return new_parameter(cls, data, requires_grad)
+        values = None if value is None else values_for(data, value)
+        return new_parameter(cls, data if values is None else values, requires_grad)
 
     def constant_(tensor: torch.Tensor, val: float) -> torch.Tensor:
         with torch.no_grad():
-            return tensor.copy_(nonconstant_values(seed, tensor, float(val)))
+            values = values_for(tensor, float(val))
+            return tensor.fill_(val) if values is None else tensor.copy_(values)
 
     def reset_running_stats(norm: Any) -> None:
         if norm.track_running_stats:
@@ -105,21 +119,34 @@ def seeded_build(seed: int) -> Iterator[None]:
         for owner, name, new in replacements:
             stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, new)
-        yield
+        yield replaced
 
 
-def construct(factory: Any, init_inputs: list[Any], seed: int, device: str = "") -> Any:
-    """Construct a model from the seed. With `device`, tensors are created there by default."""
-    with torch.no_grad(), seeded_build(seed), torch.device(device) if device else nullcontext():
-        return factory(*init_inputs)
+def construct(
+    factory: Any,
+    init_inputs: list[Any],
+    seed: int,
+    device: str = "",
+    only: Collection[Constant] | None = None,
+) -> tuple[Any, set[Constant]]:
+    """Construct a model from the seed; returns the replaced constants, too.
+
+    With `device`, tensors are created there by default. `only`: see `seeded_build`.
+    """
+    on_device = torch.device(device) if device else nullcontext()
+    with torch.no_grad(), seeded_build(seed, only) as replaced, on_device:
+        return factory(*init_inputs), replaced
 
 
-def replace_constants(model: nn.Module, seed: int) -> None:
-    """Replace the constant parameters of an existing model in place."""
+def replace_constants(model: nn.Module, seed: int) -> set[Constant]:
+    """Replace the constant parameters of an existing model in place; returns them."""
+    replaced: set[Constant] = set()
     with torch.no_grad():
         for tensor in model.parameters():
             if (value := constant_of(tensor)) is not None:
                 tensor.copy_(nonconstant_values(seed, tensor, value))
+                replaced.add((tuple(tensor.shape), value))
+    return replaced
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class Reference:
         self.init_device = self._choose_init_device() if init_device is None else init_device
         """The device on which the model's constructor creates tensors by default; empty for the CPU. A
         candidate is constructed on the same device, and so draws the same values."""
+        self.constants: set[parameters.Constant] = set()
+        """The constant parameters that were replaced."""
         self._reporting_errors("init_inputs", lambda: tree.flatten(self.init_inputs, []))
         self._shape = task.shapes[0]
         self._model = self._reporting_errors(task.entry, self._build)
@@ -96,7 +98,7 @@ class Reference:
             model = _Function(self._module, self.task.entry, self.keyword_only)
         elif self.task.form == "module":
             model = with_positional_forward(self._payload["module"], self.keyword_only)
-            parameters.replace_constants(model, self.seed)
+            self.constants = parameters.replace_constants(model, self.seed)
         else:
             model = self._construct()
             if not isinstance(model, nn.Module):
@@ -115,10 +117,14 @@ class Reference:
     def _construct(self) -> Any:
         if self.init_device:
             try:
-                return parameters.construct(self._entry, self.init_inputs, self.seed, self.init_device)
+                return self._construct_on(self.init_device)
             except Exception:  # the constructor needs the CPU
                 self.init_device = ""
-        return parameters.construct(self._entry, self.init_inputs, self.seed)
+        return self._construct_on("")
+
+    def _construct_on(self, device: str) -> Any:
+        model, self.constants = parameters.construct(self._entry, self.init_inputs, self.seed, device)
+        return model
 
     def example_mismatch(self) -> str:
         """How the outputs for the examples differ from those in the process that packed the live object.
