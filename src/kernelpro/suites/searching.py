@@ -60,11 +60,13 @@ async def run_searches(
     on_done: Callable[[BenchSearch], None],
     on_note: Callable[[str], None] = lambda line: None,
     time_limit: float | None = None,
+    problem_limit: float | None = None,
 ) -> int:
     """Run all searches, `parallel` at a time; return how many wait for answers or results from outside, or
-    were stopped after `time_limit` seconds.
+    were stopped after `time_limit` seconds. A search that takes longer than `problem_limit` seconds is given
+    up: its problem counts as not run.
 
-    The next search is the first whose reference is compiled; if none is, the first.
+    The next search is the first that is compiled and built ahead; if there is none, the first.
     """
     if not searches:
         return 0
@@ -80,7 +82,8 @@ async def run_searches(
             compile_next.after(search.problem.task)
             try:
                 author = authors.take(search.problem.task)
-                log.add(await _search(search, author, pool, log.folder / "runs", on_stage, on_note))
+                runs_dir = log.folder / "runs"
+                log.add(await _search(search, author, pool, runs_dir, on_stage, on_note, problem_limit))
             except Paused as paused:
                 on_stage(search.problem.label, str(paused))
                 continue
@@ -132,6 +135,7 @@ async def _search(
     runs_dir: Path,
     on_stage: OnStage,
     on_note: Callable[[str], None],
+    seconds_limit: float | None,
 ) -> LoggedResult:
     label, config = search.problem.label, search.config
     store = session.find_or_create_run(
@@ -150,8 +154,10 @@ async def _search(
                 on_stage(label, event.kind.replace("_", " "))
 
     winner_author = ending = no_gain = ""
+    limit = asyncio.timeout(seconds_limit)
     try:
-        outcome = await session.continue_run(store, pool, on_event, explain=False, author=author)
+        async with limit:
+            outcome = await session.continue_run(store, pool, on_event, explain=False, author=author)
         reason = f"run {store.id}: {outcome.reason}"
         if outcome.unanswered:  # the model could not be reached: `--retry` continues the run
             result = Result(search.key, error=reason)
@@ -169,9 +175,13 @@ async def _search(
         raise
     except BadInput as error:  # the task does not run
         result = Result(search.key, error=str(error), internal_error=isinstance(error, InternalError))
-    except Exception as error:  # a bug: the other searches go on
-        traceback.print_exc()
-        result = Result(search.key, error=describe_bug(error), internal_error=True)
+    except Exception as error:
+        if limit.expired():
+            pool.abandon_task(config.task)  # a worker may be busy with it for ever
+            result = Result(search.key, error=f"given up after {seconds_limit:g} s (--problem-limit)")
+        else:  # a bug: the other searches go on
+            traceback.print_exc()
+            result = Result(search.key, error=describe_bug(error), internal_error=True)
     finally:
         steps, by_use = store.steps(), store.device_seconds
         store.close()
