@@ -23,13 +23,14 @@ class Requests:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.failing: set[str] = set()
         self.built: Queue[tuple[str, tuple[Candidate, ...]]] = Queue()
         self.on_built: dict[str, Callable[[], None]] = {}
 
     def compile_ahead(self, task: Task, target: Target, on_compiled: CompiledCallback) -> None:
         assert target == "cuda"
         self.names.append(task.name)
-        on_compiled(StudyData(graph_error=task.name))
+        on_compiled(None if task.name in self.failing else StudyData(graph_error=task.name))
 
     def build_ahead(
         self,
@@ -128,3 +129,18 @@ def test_a_problem_without_designs_is_ready_when_it_is_compiled() -> None:
     while compile_next.first_ready(TASKS) != 6:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def test_a_problem_that_cannot_be_compiled_ahead_comes_last() -> None:
+    pool: Any = Requests()
+    pool.failing = {"task 4", "task 5"}
+    compile_next = CompileNext(pool, [(task, "cuda", Options()) for task in TASKS])
+    compile_next.after(TASKS[3])
+    deadline = time.monotonic() + 10
+    while compile_next.first_ready(TASKS[4:]) != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    while compile_next.first_ready([TASKS[4], TASKS[5], TASKS[0]]) != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert compile_next.first_ready(TASKS[4:6]) == 0

@@ -9,12 +9,26 @@ from typing import Any
 
 import pytest
 
-from kernelpro.records import Job, Options, Result, RunConfig, Task
+from kernelpro.authors.playbook.playbook import Playbook
+from kernelpro.engine.design_race import designs_ahead
+from kernelpro.lab.tasks.graph import operator_graph
+from kernelpro.lab.tasks.reference import Reference
+from kernelpro.records import Job, Options, Result, RunConfig, StudyData, Task
+from kernelpro.suites.design_writers import WriterProcesses, WritersClosed
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import ResultsLog
 from kernelpro.suites.searching import BenchSearch, run_searches
 
 pytestmark = pytest.mark.together
+TASK = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2
+def get_inputs():
+    return [torch.randn(256, 512)]
+def get_init_inputs():
+    return []
+"""
 
 
 class BusyPool:
@@ -69,3 +83,25 @@ def test_a_problem_that_never_ends_is_given_up_and_the_next_begins(tmp_path: Pat
     assert results["1/1 endless"].should_retry and not results["1/1 endless"].result.internal_error
     assert results["1/2 failing"].result.error == "it does not run"
     assert pool.abandoned == ["endless"]
+
+
+def test_another_process_writes_designs_and_the_run_goes_on_with_their_author() -> None:
+    task = Task(TASK, "task")
+    config = RunConfig(task, "cuda", "playbook", race=1)
+    graph = operator_graph(Reference(task, "cpu", 0), 1)
+    study = StudyData(graph, precision="tf32", capability="9.0")
+    writers = WriterProcesses()
+    try:
+        author, designs = writers.write(config, study)
+    finally:
+        writers.close()
+    assert len(designs) >= 2 and all("class ModelNew" in design.source for design in designs)
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("it writes again")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Playbook, "_write_seeds", fail)
+        assert designs_ahead(author, config, study) == designs
+    with pytest.raises(WritersClosed):
+        writers.write(config, study)

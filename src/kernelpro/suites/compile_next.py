@@ -16,8 +16,8 @@ _NEXT_PROBLEMS = 12
 takes to measure ten problems."""
 
 _WRITERS = 2
-"""Threads that write designs. Those of a network take up to a minute, others less than a second, and need not
-wait for them."""
+"""Threads that have designs written. Those of a network take up to a minute; others, which take less than a
+second, need not wait for them."""
 
 DesignsOf = Callable[[Task, StudyData], tuple[Candidate, ...]]
 """The first designs for a task."""
@@ -42,6 +42,8 @@ class CompileNext:
         """Tasks whose reference is compiled and whose designs are being built."""
         self._built: set[str] = set()
         """Tasks for which nothing is left to compile or to build."""
+        self._failed: set[str] = set()
+        """Tasks whose reference could not be compiled ahead: the device will wait for its compilers."""
         self._queue: SimpleQueue[tuple[Task, Target, Options, StudyData | None]] = SimpleQueue()
         for _ in range(_WRITERS):  # daemons: nothing waits for them at the end
             threading.Thread(target=self._prepare_compiled, daemon=True).start()
@@ -56,12 +58,12 @@ class CompileNext:
 
     def first_ready(self, tasks: Sequence[Task]) -> int:
         """The position of the first task that is compiled and whose designs are built; if there is none, of
-        the first that is compiled; else 0."""
+        the first that is compiled; else of the first that may still be; else 0."""
         for ready in (self._built, self._compiled):
             for number, task in enumerate(tasks):
                 if task.id in ready:
                     return number
-        return 0
+        return next((number for number, task in enumerate(tasks) if task.id not in self._failed), 0)
 
     def _on_compiled(self, task: Task, target: Target, options: Options) -> CompiledCallback:
         return lambda study: self._queue.put((task, target, options, study))
@@ -70,9 +72,12 @@ class CompileNext:
         """Write the designs of each task as soon as its reference is compiled, and have them built."""
         while True:
             task, target, options, study = self._queue.get()
+            if study is None:
+                self._failed.add(task.id)
+                continue
             designs: tuple[Candidate, ...] = ()
             try:
-                designs = self._designs_of(task, study) if self._designs_of and study else ()
+                designs = self._designs_of(task, study) if self._designs_of else ()
             except Exception:  # a bug: the search will report it
                 traceback.print_exc()
             self._compiled.add(task.id)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelpro.authors.author import Author
-from kernelpro.authors.by_name import create_author
 from kernelpro.engine import model_costs, session
-from kernelpro.engine.design_race import designs_ahead
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import RunStore
 from kernelpro.pools.local import DeviceFailed
@@ -33,6 +31,7 @@ from kernelpro.records import (
 from kernelpro.records.base import describe_bug
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
 from kernelpro.suites.compile_next import CompileNext, DesignsOf
+from kernelpro.suites.design_writers import WriterProcesses, WritersClosed
 from kernelpro.suites.judging import OnStage
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
@@ -93,7 +92,10 @@ async def run_searches(
             on_done(search)
 
     tasks = [asyncio.create_task(run_next()) for _ in range(parallel)]
-    done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
+    try:
+        done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        authors.close()
     for task in stopped:
         task.cancel()
     await asyncio.gather(*stopped, return_exceptions=True)
@@ -104,11 +106,12 @@ async def run_searches(
 
 class _AheadAuthors:
     """Authors that write the designs of later searches, which then continue with these authors: writing the
-    designs of a network takes seconds."""
+    designs of a network takes up to a minute."""
 
     def __init__(self, searches: Sequence[BenchSearch]):
         self._configs = {search.problem.task.id: search.config for search in searches}
         self._authors: dict[str, Author] = {}
+        self._writers = WriterProcesses()
 
     @property
     def designs_of(self) -> DesignsOf | None:
@@ -117,15 +120,19 @@ class _AheadAuthors:
         return self._designs_of if config.race and not config.models else None
 
     def _designs_of(self, task: Task, study: StudyData) -> tuple[Candidate, ...]:
-        config = self._configs[task.id]
-        author = create_author(config, Path())
-        designs = designs_ahead(author, config, study)
-        self._authors[task.id] = author
+        try:
+            self._authors[task.id], designs = self._writers.write(self._configs[task.id], study)
+        except WritersClosed:
+            return ()
         return designs
 
     def take(self, task: Task) -> Author | None:
         """The author that has written the designs of a task; None if there is none."""
         return self._authors.pop(task.id, None)
+
+    def close(self) -> None:
+        """Stop writing."""
+        self._writers.close()
 
 
 async def _search(
