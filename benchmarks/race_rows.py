@@ -17,7 +17,7 @@ from kernelpro.authors.playbook.schedule.design import parse_design
 from kernelpro.engine.store import RunStore
 from kernelpro.records import Outcome, Status, Step, TaskFacts
 from kernelpro.suites.results_log import LoggedResult
-from kernelpro.suites.scoreboard import FILE, NOT_JUDGED, NOT_RUN
+from kernelpro.suites.scoreboard import FILE, NO_KERNEL, NOT_JUDGED, NOT_RUN
 
 Row = dict[str, Any]
 _MAX_REASON = 300
@@ -134,8 +134,10 @@ def _status(result: LoggedResult | None) -> Row:
     verdict, error = result.result.verdict, result.failure or result.result.error
     if verdict and not error:
         status, reason = verdict.status.value, "" if verdict.status is Status.PASSED else verdict.reason
+    elif error:
+        status, reason = NOT_JUDGED if result.failure else NOT_RUN, error
     else:
-        status, reason = NOT_JUDGED if result.failure else NOT_RUN, error or result.reason
+        status, reason = NO_KERNEL, result.reason
     return {"status": status, "reason": reason[:_MAX_REASON], "no_gain": result.no_gain}
 
 

@@ -14,7 +14,8 @@ from in_process import WarmCommand
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.store import RunStore
-from kernelpro.records import Options, RunConfig, Task
+from kernelpro.records import Options, Result, RunConfig, Task
+from kernelpro.suites.results_log import LoggedResult
 
 RACE_TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "race_table.py"
 TASK = """import torch
@@ -112,11 +113,18 @@ def test_the_table_names_what_has_not_begun_and_what_was_interrupted(tmp_path: P
     task = Task(TASK, "2_interrupted")
     config = RunConfig(task, "cpu", "playbook", options=Options(effort="quick"))
     RunStore.create(tmp_path / "runs", config, "1-2-interrupted").close()
+    RunStore.create(tmp_path / "runs", config, "1-3-nothing").close()
+    nothing = LoggedResult("key", Result("key"), reason="it has no design", problem="1/3 nothing")
+    (tmp_path / "results.jsonl").write_text(nothing.dumps() + "\n")
     (tmp_path / "scoreboard.json").write_text(json.dumps({"pending": ["1/2 interrupted", "2/7 later"]}))
     tables = subprocess.run(
         [sys.executable, RACE_TABLE, tmp_path], capture_output=True, text=True, check=True
     )
-    assert "- 2 problems: 1 unfinished, 1 not begun" in tables.stdout
+    assert "- 3 problems: 1 unfinished, 1 no kernel, 1 not begun" in tables.stdout
+    assert "| all | fastest baseline | 1 | 0 |" in tables.stdout, (
+        "no kernel is a failure, as on the scoreboard"
+    )
+    assert "| 1/3 nothing | no kernel |  |  | none raced | it has no design |" in tables.stdout
     assert "- not begun: 2/7 later" in tables.stdout
     assert "| 1/2 interrupted | unfinished |" in tables.stdout and "| 2/7 later |" not in tables.stdout
 
