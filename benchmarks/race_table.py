@@ -3,9 +3,10 @@
     python benchmarks/race_table.py BENCH_DIR|ROWS.jsonl ... [--rows ROWS.jsonl] [--problems]
 
 BENCH_DIR is the `--out` folder of `kernelpro bench SUITE --author playbook --race 1 ...`, finished or not.
-The tables: results by level and by baseline, winners, device seconds, losses, distance from the floor, and
-what was not scored. `--rows` writes a row for each problem, with how every design did in the race; the tables
-can be made again from these rows. `--problems` adds a table of all problems.
+The tables: results by level and by baseline, winners, device seconds, losses, distance from the floor (that
+of products and convolutions is what the matrix unit allows), and what was not scored. `--rows` writes a row
+for each problem, with how every design did in the race; the tables can be made again from these rows.
+`--problems` adds a table of all problems.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from race_rows import UNFINISHED, Row, level_of, read_rows
+from race_rows import NOT_BEGUN, UNFINISHED, Row, level_of, read_rows
 from suite_rows import percentile
 
 from kernelpro.records import Interval, Status
-from kernelpro.suites.scoreboard import NOT_JUDGED, NOT_RUN, Table, markdown
+from kernelpro.suites.scoreboard import NOT_JUDGED, NOT_RUN, Table, first_names, markdown
 from kernelpro.suites.statistics import summarize
 
-_NOT_SCORED = (Status.NOT_SCORABLE.value, NOT_RUN, NOT_JUDGED, UNFINISHED)
+_NOT_SCORED = (Status.NOT_SCORABLE.value, NOT_RUN, NOT_JUDGED, UNFINISHED, NOT_BEGUN)
 _THRESHOLDS = ("1", "1.2", "1.5", "2")
 _FAR_FROM_FLOOR = 10
 _MAX_CELL = 160
 _SHARES = (0.9, 0.75, 0.5, 0.0)
+_BOUNDS = {"memory": "memory", "products": "products and convolutions"}
 
 
 def best_speedup(row: Row) -> Interval | None:
@@ -60,6 +62,18 @@ def result_table(rows: Sequence[Row]) -> Table:
     return titles, lines
 
 
+def win_table(rows: Sequence[Row]) -> Table:
+    """How often each author and each language won, by level."""
+    winners = [row for row in rows if row.get("winner")]
+    levels = sorted({level_of(row) for row in winners})
+    lines = []
+    for what, key in (("author", "winner"), ("language", "language")):
+        for name, count in Counter(row.get(key, "") for row in winners).most_common():
+            by_level = Counter(level_of(row) for row in winners if row.get(key, "") == name)
+            lines.append([what, name, *(str(by_level[level]) for level in levels), str(count)])
+    return ["what", "winner", *(f"level {level}" for level in levels), "all"], lines
+
+
 def winner_table(rows: Sequence[Row]) -> Table:
     """How often each author, language and form won, and by how much."""
     groups: dict[tuple[str, str, str], list[Interval | None]] = defaultdict(list)
@@ -75,9 +89,14 @@ def winner_table(rows: Sequence[Row]) -> Table:
 
 
 def seconds_table(rows: Sequence[Row]) -> Table:
-    """Device seconds by use, then the stages of preparation and judgement."""
-    columns: dict[str, list[float]] = {"device, all": [sum(row["device_s"].values()) for row in rows]}
-    columns["wall"] = [row["wall_s"] for row in rows]
+    """Device and wall seconds of a problem by level; device seconds by use, then the stages of preparation
+    and judgement."""
+    columns: dict[str, list[float]] = {}
+    for level in [*sorted({level_of(row) for row in rows}), None]:
+        part = [row for row in rows if level in (None, level_of(row))]
+        name = "all" if level is None else f"level {level}"
+        columns[f"device, {name}"] = [sum(row["device_s"].values()) for row in part]
+        columns[f"wall, {name}"] = [row["wall_s"] for row in part]
     for row in rows:
         for use, seconds in row["device_s"].items():
             columns.setdefault(f"device, {use}", []).append(seconds)
@@ -105,40 +124,65 @@ def loss_table(rows: Sequence[Row]) -> Table:
         speedup = best_speedup(row)
         if row["status"] != Status.PASSED.value:
             failures = [f"{step['author']}: {step['status']}: {step['reason']}" for step in row["judged"]]
-            lines.append([row["problem"], row["status"], "", "; ".join([row["reason"], *failures])])
+            why = "; ".join([row["reason"], *failures])
+            lines.append([row["problem"], row["status"], "", "", _describe_race(row), why])
         elif speedup and speedup.high < 1:
-            why = [row.get("no_gain", ""), *row["notes"], row.get("seed_errors", "")]
-            lines.append([row["problem"], row["winner"], speedup.format(), "; ".join(filter(None, why))])
-    return ["problem", "winner or status", "x fastest", "why"], lines
+            why = "; ".join(filter(None, [row.get("no_gain"), *row["notes"], row.get("seed_errors")]))
+            fastest = fastest_baseline(row)
+            lines.append([row["problem"], row["winner"], fastest, speedup.format(), _describe_race(row), why])
+    return [
+        "problem",
+        "winner or status",
+        "fastest baseline",
+        "x fastest",
+        "the playbook's designs",
+        "why",
+    ], lines
+
+
+def fastest_baseline(row: Row) -> str:
+    """The baseline over which the speed-up is smallest; empty without a winner."""
+    ratios = row.get("speedup", {})
+    return min(ratios, key=lambda name: ratios[name]["value"], default="")
+
+
+def _describe_race(row: Row) -> str:
+    """How the playbook's designs did in the race."""
+    own = [design for design in row.get("race", ()) if design["author"] == "playbook"]
+    if not own:
+        return "none raced"
+    ratios = [design["ratio"] for design in own if design["ratio"]]
+    best = f"best {min(ratios):.2f}x the winner's time" if ratios else "none ran"
+    failed = Counter(design["status"] for design in own if design["status"] != Status.PASSED.value)
+    failures = "".join(f", {count} {status}" for status, count in failed.items())
+    return f"{best} of {len(own)}{failures}"
 
 
 def floor_table(rows: Sequence[Row]) -> Table:
-    """Of winners whose floor is set by memory traffic, how many reach which share of it."""
-    memory = [row for row in rows if row.get("ms") and row.get("floor_ms") and row.get("bound") == "memory"]
+    """How many winners reach which share of their floor: those whose floor is set by memory traffic, and
+    those whose floor is set by matrix products."""
     lines = []
-    for level in [*sorted({level_of(row) for row in memory}), None]:
-        shares = [row["floor_ms"] / row["ms"] for row in memory if level in (None, level_of(row))]
-        if not shares:
-            continue
-        counts = Counter(next(limit for limit in _SHARES if share >= limit) for share in shares)
-        cells = ["all" if level is None else str(level), str(len(shares)), f"{statistics.median(shares):.0%}"]
-        lines.append([*cells, *(str(counts[limit]) for limit in _SHARES)])
-    return [
-        "level",
-        "memory-bound",
-        "median share of the floor",
-        ">= 90%",
-        "75 to 90%",
-        "50 to 75%",
-        "< 50%",
-    ], lines
+    for bound, name in _BOUNDS.items():
+        timed = [row for row in rows if floor_share(row) and row.get("bound") == bound]
+        for level in [*sorted({level_of(row) for row in timed}), None] if timed else []:
+            shares = [floor_share(row) for row in timed if level in (None, level_of(row))]
+            counts = Counter(next(limit for limit in _SHARES if share >= limit) for share in shares)
+            cells = [name, "all" if level is None else str(level), str(len(shares))]
+            cells.append(f"{statistics.median(shares):.0%}")
+            lines.append([*cells, *(str(counts[limit]) for limit in _SHARES)])
+    titles = ["bound by", "level", "winners", "median share of the floor"]
+    return [*titles, ">= 90%", "75 to 90%", "50 to 75%", "< 50%"], lines
+
+
+def floor_share(row: Row) -> float:
+    """The share of its floor that the winner reaches; 0 without a winner or a floor."""
+    return row["floor_ms"] / row["ms"] if row.get("ms") and row.get("floor_ms") else 0.0
 
 
 def far_table(rows: Sequence[Row]) -> Table:
     """The winners with the largest multiple of their floor."""
-    timed = [row for row in rows if row.get("ms") and row.get("floor_ms")]
     lines = []
-    for row in sorted(timed, key=lambda row: row["floor_ms"] / row["ms"])[:_FAR_FROM_FLOOR]:
+    for row in sorted(filter(floor_share, rows), key=floor_share)[:_FAR_FROM_FLOOR]:
         parts = [f"{part['part']} {part['ms']:.3g} ms" for part in row.get("account", ())]
         times = [f"{row['ms']:.4g}", f"{row['floor_ms']:.4g}", f"{row['ms'] / row['floor_ms']:.1f}"]
         lines.append(
@@ -149,57 +193,77 @@ def far_table(rows: Sequence[Row]) -> Table:
 
 def excluded_table(rows: Sequence[Row]) -> Table:
     """Problems that count in no mean, and why."""
-    return ["problem", "status", "why"], [[row["problem"], row["status"], row["reason"]] for row in rows]
+    begun = [row for row in rows if row["status"] != NOT_BEGUN]
+    return ["problem", "status", "why"], [[row["problem"], row["status"], row["reason"]] for row in begun]
 
 
 def problem_table(rows: Sequence[Row]) -> Table:
     """Every scored problem."""
     uses = list(dict.fromkeys(use for row in rows for use in row["device_s"]))
-    titles = ["problem", *(f"{use} s" for use in uses), "device s", "wall s", "raced", "failed", "winner"]
-    titles += ["language", "form", "ms", "x fastest", "of floor"]
+    baselines = list(dict.fromkeys(name for row in rows for name in row.get("speedup", {})))
+    titles = ["problem", "verdict", "winner", "language", "form", "ms", *(f"x {name}" for name in baselines)]
+    titles += ["fastest baseline", "x fastest", "of floor", "bound by", "raced", "failed"]
+    titles += [*(f"{use} s" for use in uses), "device s", "wall s"]
     lines = []
     for row in rows:
         best, race = best_speedup(row), row.get("race", ())
+        ratios = [row.get("speedup", {}).get(name) for name in baselines]
         lines.append(
             [
                 row["problem"],
-                *(f"{row['device_s'].get(use, 0):.1f}" for use in uses),
-                f"{sum(row['device_s'].values()):.1f}",
-                f"{row['wall_s']:.1f}",
-                str(len(race)),
-                str(sum(design["status"] != Status.PASSED.value for design in race)),
-                row.get("winner", row["status"]),
+                row["status"],
+                row.get("winner", ""),
                 row.get("language", ""),
                 row.get("form", ""),
                 f"{row['ms']:.4g}" if row.get("ms") else "",
+                *(Interval.from_json(ratio).format() if ratio else "" for ratio in ratios),
+                fastest_baseline(row),
                 best.format() if best else "",
-                f"{row['floor_ms'] / row['ms']:.0%}" if row.get("ms") and row.get("floor_ms") else "",
+                f"{floor_share(row):.0%}" if floor_share(row) else "",
+                row.get("bound", ""),
+                str(len(race)),
+                str(sum(design["status"] != Status.PASSED.value for design in race)),
+                *(f"{row['device_s'].get(use, 0):.1f}" for use in uses),
+                f"{sum(row['device_s'].values()):.1f}",
+                f"{row['wall_s']:.1f}",
             ]
         )
     return titles, lines
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
+def remarks(all_rows: Sequence[Row]) -> list[str]:
     """What the tables do not show, one line each."""
+    statuses = Counter(row["status"] for row in all_rows)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    lines = [f"- {len(all_rows)} problems: {counts}"]
+    if missing := [row["problem"] for row in all_rows if row["status"] == NOT_BEGUN]:
+        lines.append(f"- not begun: {first_names(missing)}")
+    rows = [row for row in all_rows if row["status"] not in _NOT_SCORED]
     gains = Counter(row.get("faster") for row in rows if row.get("winner"))
     named = {"yes": "clearly faster", "no": "clearly slower", "unclear": "no clear difference"}
     counts = ", ".join(f"{count} {named.get(str(name), name)}" for name, count in gains.most_common())
-    lines = [f"- against the fastest baseline: {counts}"] if counts else []
+    lines += [f"- against the fastest baseline: {counts}"] if counts else []
     raced = [design for row in rows for design in row.get("race", ())]
     failed = Counter(design["status"] for design in raced if design["status"] != Status.PASSED.value)
     failures = ", ".join(f"{count} {status}" for status, count in failed.most_common()) or "none failed"
     lines.append(f"- {len(raced)} designs raced; {failures}")
     machines = {f"{row['hardware']}, torch {row['torch']}" for row in rows if row.get("hardware")}
-    return [*lines, f"- measured on {'; '.join(sorted(machines)) or 'nothing yet'}"]
+    efforts, precisions = (
+        ", ".join(sorted({row[key] for row in rows if row.get(key)})) or "not recorded"
+        for key in ("effort", "precision")
+    )
+    where = "; ".join(sorted(machines)) or "a machine that is not recorded"
+    return [*lines, f"- measured on {where}; effort {efforts}, precision {precisions}"]
 
 
 def format_tables(rows: Sequence[Row], with_problems: bool = False) -> str:
     """All tables."""
     scored = [row for row in rows if row["status"] not in _NOT_SCORED]
-    finished = [row for row in rows if row["status"] != UNFINISHED]
+    finished = [row for row in rows if row["status"] not in (UNFINISHED, NOT_BEGUN)]
     excluded = [row for row in rows if row["status"] in _NOT_SCORED]
     parts: list[tuple[str, Table]] = [
         ("Results", result_table(scored)),
+        ("Wins by author and language", win_table(scored)),
         ("Winners", winner_table(scored)),
         ("Device time", seconds_table(finished)),
         ("Losses", loss_table(scored)),
@@ -210,7 +274,7 @@ def format_tables(rows: Sequence[Row], with_problems: bool = False) -> str:
     if with_problems:
         parts.append(("All scored problems", problem_table(scored)))
     sections = [f"## {title}\n\n{markdown(_shortened(table))}" for title, table in parts if table[1]]
-    return "\n\n".join(["\n".join(remarks(scored)), *sections])
+    return "\n\n".join(["\n".join(remarks(rows)), *sections])
 
 
 def _shortened(table: Table) -> Table:

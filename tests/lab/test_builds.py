@@ -6,14 +6,15 @@ import secrets
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 
 import pytest
 
 from kernelpro.lab.exclusive import compiling, without_compilers
-from kernelpro.lab.sandbox.builds import Builds
+from kernelpro.lab.sandbox.builds import Builds, when_all_end
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.records import Candidate, Options
+from kernelpro.records import Candidate, Options, Status
 
 SOURCE = """
 from kernelpro import runtime
@@ -85,3 +86,15 @@ def test_compilers_have_the_lowest_priority(launcher: SandboxLauncher) -> None:
     builds.get(candidate, "cpu", Options())
     assert "nice 19" in builds.notes[candidate.id]
     builds.close()
+
+
+def test_the_end_of_several_builds_is_reported_once_however_they_end() -> None:
+    builds, ends = [Future[bytes]() for _ in range(3)], list[str]()
+    when_all_end([*builds, builds[0]], lambda: ends.append("ended"))
+    builds[0].set_result(b"")
+    builds[1].cancel()
+    assert not ends
+    builds[2].set_exception(CandidateRejected(Status.BUILD_FAILED, ""))
+    assert ends == ["ended"]
+    when_all_end(builds, lambda: ends.append("again"))
+    assert ends == ["ended", "again"], "they have ended already"

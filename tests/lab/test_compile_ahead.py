@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +70,43 @@ def test_the_code_of_one_of_several_graphs_is_no_candidate() -> None:
     assert result.seed == ""
     assert "one graph" in result.reason
     assert result.eager_bytes
+
+
+STARTS_ONE_AND_WAITS = """
+import sys, time
+from pathlib import Path
+from kernelpro.lab.compile_ahead import AheadCompilers, AheadRequest
+from kernelpro.records import Task
+ahead = AheadCompilers(1, Path(sys.argv[1]))
+ahead.submit(AheadRequest(Task("while True: pass", "t"), "cpu"))
+while not ahead._processes:
+    time.sleep(0.01)
+(process,) = ahead._processes
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.long  # imports the compiler
+def test_one_that_never_ends_does_not_outlive_a_worker_that_was_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", STARTS_ONE_AND_WAITS, str(log)]
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout
+    pid = int(worker.stdout.readline())
+    deadline = time.monotonic() + 100
+    while "imports took" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    worker.kill()
+    worker.wait()
+    while is_running(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -29,6 +29,7 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         {"id": "s", "kind": "study", "task": failing, "target": "cpu", "options": options},
         {"id": "m", "kind": "probe", "task": large, "target": "cpu", "options": options},
         {"id": "c", "kind": "compile", "task": task, "target": "cpu"},
+        {"id": "a", "kind": "compile", "task": task, "candidates": [broken, broken], "target": "cpu"},
         {"id": "strange", "kind": "nonsense", "task": task, "target": "cpu"},
         {"id": "again", "kind": "probe", "task": failing, "target": "cpu", "options": options},
     ]
@@ -59,7 +60,8 @@ def test_every_kind_of_job_is_answered_in_order() -> None:
         "a broken task, however often"
     )
     assert any(answer["type"] == "progress" for answer in answers)
-    assert "c" not in results, "references are compiled ahead without a result"
+    assert "c" not in results, "references are compiled ahead for GPUs only"
+    assert results["a"]["error"] is None, "a failed build also ends"
 
 
 def test_without_torch_every_job_is_told_what_is_missing() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 parent = int(json.loads(sys.stdin.readline())["KERNELPRO_PARENT"])
 for line in sys.stdin:
     job = json.loads(line)
-    wish = job["candidate"]["source"]
+    wish = (job["candidate"] or job["candidates"][0])["source"]
+    if wish.startswith("exit unless ") and not Path(wish.removeprefix("exit unless ")).exists():
+        Path(wish.removeprefix("exit unless ")).touch()
+        sys.exit(3)
     if wish == "break the device":
         sys.exit(75)
     if wish.startswith("prepare"):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from spooling import QUICK, TASK, judging
@@ -292,3 +295,39 @@ def test_a_worker_that_is_terminated_blames_nobody(tmp_path: Path) -> None:
     worker.terminate()
     kinds = [json.loads(line)["type"] for line in worker.stdout]
     assert worker.wait(60) == 143 and "result" not in kinds
+
+
+def test_what_is_built_ahead_is_built_by_the_next_worker_if_one_dies(stand_in: None, tmp_path: Path) -> None:
+    built: Queue[str] = Queue()
+    with local.LocalPool(devices=[H200]) as here:
+        for name in (f"exit unless {tmp_path / 'died'}", "work"):
+            task = replace(TASK, name=name, source=f"# {name}")
+            here.build_ahead(task, "cuda", QUICK, (Candidate(name),), partial(built.put, name))
+        assert here.submit(wish("work")).result(timeout=30).data
+        assert {built.get(timeout=30).split()[0] for _ in range(2)} == {"exit", "work"}
+    assert (tmp_path / "died").exists()
+
+
+def test_nothing_to_build_ahead_is_built_at_once(stand_in: None) -> None:
+    """Without candidates, and on a CPU, where compilers would disturb measurements."""
+    built: list[str] = []
+    with local.LocalPool(devices=[H200]) as here:
+        here.build_ahead(TASK, "cuda", QUICK, (), partial(built.append, "none"))
+        here.build_ahead(TASK, "cpu", QUICK, (Candidate("work"),), partial(built.append, "cpu"))
+    assert built == ["none", "cpu"]
+
+
+def test_the_worker_of_an_abandoned_task_is_replaced_and_its_other_jobs_run(stand_in: None) -> None:
+    with local.LocalPool(devices=[H200]) as here:
+        started = threading.Event()
+        endless = here.submit(wish("prepare and hang"), lambda _: started.set())
+        behind = here.submit(wish("work"))
+        other = here.submit(Job("other", "judge", EVAL, Candidate("work", "work"), "cuda", QUICK))
+        assert started.wait(30)
+        here.abandon_task(EVAL)
+        assert not endless.done(), "the worker has no job of this task yet"
+        here.abandon_task(TASK)
+        for job in (endless, behind):
+            verdict = job.result(timeout=30).verdict
+            assert verdict and verdict.reason == "its task was abandoned"
+        assert other.result(timeout=30).data == BuildData(reason="work")

@@ -14,6 +14,8 @@ from in_process import WarmCommand
 from kernelpro.authors.author import Assignment, Draft
 from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.engine.store import RunStore
+from kernelpro.records import Options, Result, RunConfig, Task
+from kernelpro.suites.results_log import LoggedResult
 
 RACE_TABLE = Path(__file__).resolve().parents[2] / "benchmarks" / "race_table.py"
 TASK = """import torch
@@ -90,7 +92,13 @@ def test_it_continues_on_another_machine_and_one_problem_does_not_end_it(
     assert norm["problem"] == "1 norm" and norm["form"] == "own" and norm["bound"] == "memory"
     assert norm["speedup"]["eager_fp32"]["value"] == board["rows"][0]["speedup"]["eager_fp32"]["value"]
     sections = dict(part.split("\n\n", 1) for part in tables.split("\n\n## ")[1:])
+    assert "- 3 problems: 1 passed, 1 not run, 1 not_scorable" in tables
     assert "| playbook | cpp | own | 1 |" in sections["Winners"]
+    assert "| author | playbook | 1 | 1 |" in sections["Wins by author and language"]
+    assert "| language | cpp | 1 | 1 |" in sections["Wins by author and language"]
+    assert "| memory | all | 1 |" in sections["Share of the floor"]
+    assert "| 1 norm | passed | playbook | cpp | own |" in sections["All scored problems"]
+    assert "| x eager_fp32 | fastest baseline |" in sections["All scored problems"]
     assert "| device, race | 1 |" in sections["Device time"]
     assert "| 1 norm |" in sections["Farthest from the floor"] and "not recorded" in tables
     assert "| 2 bug | not run |" in sections["Not scored"] and "zeros pass" in sections["Not scored"]
@@ -98,3 +106,35 @@ def test_it_continues_on_another_machine_and_one_problem_does_not_end_it(
         [sys.executable, RACE_TABLE, rows, "--problems"], capture_output=True, text=True, check=True
     )
     assert again.stdout == tables, "the rows hold everything"
+
+
+def test_the_table_names_what_has_not_begun_and_what_was_interrupted(tmp_path: Path) -> None:
+    """As after a time limit: the folder has a scoreboard, and a run without a result."""
+    task = Task(TASK, "2_interrupted")
+    config = RunConfig(task, "cpu", "playbook", options=Options(effort="quick"))
+    RunStore.create(tmp_path / "runs", config, "1-2-interrupted").close()
+    RunStore.create(tmp_path / "runs", config, "1-3-nothing").close()
+    nothing = LoggedResult("key", Result("key"), reason="it has no design", problem="1/3 nothing")
+    (tmp_path / "results.jsonl").write_text(nothing.dumps() + "\n")
+    (tmp_path / "scoreboard.json").write_text(json.dumps({"pending": ["1/2 interrupted", "2/7 later"]}))
+    tables = subprocess.run(
+        [sys.executable, RACE_TABLE, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert "- 3 problems: 1 unfinished, 1 no kernel, 1 not begun" in tables.stdout
+    assert "| all | fastest baseline | 1 | 0 |" in tables.stdout, (
+        "no kernel is a failure, as on the scoreboard"
+    )
+    assert "| 1/3 nothing | no kernel |  |  | none raced | it has no design |" in tables.stdout
+    assert "- not begun: 2/7 later" in tables.stdout
+    assert "| 1/2 interrupted | unfinished |" in tables.stdout and "| 2/7 later |" not in tables.stdout
+
+
+def test_rows_that_were_recorded_before_still_make_the_table() -> None:
+    """Those of the first race on an H200; its page has the same mean."""
+    rows = RACE_TABLE.parent / "results" / "2026-11-18-h200-playbook-race.jsonl"
+    tables = subprocess.run(
+        [sys.executable, RACE_TABLE, rows, "--problems"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "- 8 problems: 7 passed, 1 unfinished" in tables
+    assert "| all | fastest baseline | 7 | 7 | 1.74 [1.72, 1.76] |" in tables
+    assert "| 1/36 RMSNorm_ | passed | playbook | triton |" in tables

@@ -159,6 +159,7 @@ class _Bench:
                     lambda item: progress.done(item.problem.label),
                     progress.note,
                     self._seconds_left(),
+                    options.problem_limit,
                 )
             )
 
@@ -250,6 +251,8 @@ def _check(options: BenchOptions) -> None:
         raise BadInput(
             "--energy needs --kernels; a search saves energy with --objective energy-at-speed or edp"
         )
+    if options.problem_limit and not _is_search(options):
+        raise BadInput("--problem-limit needs --author or --model; --timeout limits the calls of kernels")
     if options.objective != "speed" and not _is_search(options):
         raise BadInput(
             f"--objective {options.objective} needs --author or --model; with --kernels, use --energy"

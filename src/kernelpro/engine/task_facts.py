@@ -71,12 +71,18 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
 
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
-    """The seeds from torch.compile and from the fastest baseline, without duplicates. So no run ends with a
-    kernel slower than the fastest baseline."""
-    names = {"compile", min(baselines, key=lambda name: baselines[name])}
+    """The seeds from torch.compile and from the fastest baseline that has one, without duplicates. So no run
+    ends with a kernel slower than the fastest baseline.
+
+    A compiled baseline has none if the compiler does not trace the whole model, such as a recurrent network.
+    Its time is then that of PyTorch's own code.
+    """
+    available = list(seeds)
+    timed = [seed.baseline for seed in available if seed.baseline in baselines]
+    fastest = min(timed, key=lambda name: baselines[name], default="compile")
     unique: dict[str, BaselineSeed] = {}
-    for seed in seeds:
-        if seed.baseline in names:
+    for seed in available:
+        if seed.baseline in ("compile", fastest):
             unique.setdefault(seed.source, seed)
     return tuple(unique.values())
 

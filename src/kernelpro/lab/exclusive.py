@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+
+from kernelpro.records import Target
 from kernelpro.records.jobs import WAITING_FOR_DEVICE
 
 _FOLDER = Path("/tmp/kernelpro-locks")
@@ -22,6 +25,13 @@ _REPORT_SECONDS = 5.0
 
 
 Report = Callable[[str], None]
+
+
+def lock_name(target: Target) -> str:
+    """The name of the lock on the device that this process uses for a target."""
+    if target == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
 @contextlib.contextmanager

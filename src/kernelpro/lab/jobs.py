@@ -19,7 +19,7 @@ import torch
 from kernelpro.lab.compile_ahead import AheadCompilers
 from kernelpro.lab.describe import describe_environment, probe_data
 from kernelpro.lab.energy.calibrate import calibrate
-from kernelpro.lab.exclusive import exclusive
+from kernelpro.lab.exclusive import exclusive, lock_name
 from kernelpro.lab.judge.judge import DuplicateMachineCode, Judge
 from kernelpro.lab.judge.shapes import combine_probes, judge_shapes
 from kernelpro.lab.measure.bench import COMPILER_MODULES, Bench
@@ -27,7 +27,7 @@ from kernelpro.lab.measure.memory_plan import CandidateNeedsMemory, Shortage
 from kernelpro.lab.profile.collect import Collector
 from kernelpro.lab.profile.sanitizer import is_memory_fault, locate_error
 from kernelpro.lab.sandbox import health
-from kernelpro.lab.sandbox.builds import Builds, has_artifacts
+from kernelpro.lab.sandbox.builds import Builds, has_artifacts, when_all_end
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.lab.sandbox.process import CannotStart
@@ -98,9 +98,11 @@ class JobRunner:
         """What the memory plans of the current job have shown so far."""
 
     def prebuild(self, job: Job) -> None:
-        """Start to build the candidates of a queued job, or to compile the reference of a `compile` job."""
-        for candidate in _candidates(job):
-            self._start_builds(job, candidate)
+        """Start to build the candidates of a queued job, or to compile the reference of a `compile` job. A
+        `compile` job gets a result when this has ended."""
+        builds = [build for candidate in _candidates(job) for build in self._start_builds(job, candidate)]
+        if job.kind == "compile" and job.candidates:
+            when_all_end(builds, lambda: self._write(Result(job.id)))
         if job.kind == "compile" and job.task and not job.candidates and self._target(job) == "cuda":
             self._import_compilers()
             self._references.begin(
@@ -134,7 +136,7 @@ class JobRunner:
     def _device_held(self, job: Job) -> Iterator[None]:
         """Hold the device exclusively and count the seconds."""
         target = self._target(job)
-        with exclusive(_device_lock_name(target), self.reporter(job)):
+        with exclusive(lock_name(target), self.reporter(job)):
             start = time.monotonic()
             try:
                 yield
@@ -478,13 +480,6 @@ class _VariantJudge:
         assert self._job.candidate
         options = replace(self._job.options, give_up_ratio=0.0)
         return replace(self._job, candidate=replace(self._job.candidate, source=source), options=options)
-
-
-def _device_lock_name(target: Target) -> str:
-    """The name of the lock on a device."""
-    if target == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
 def _candidates(job: Job) -> tuple[Candidate, ...]:

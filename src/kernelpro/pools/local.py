@@ -22,6 +22,7 @@ from kernelpro.pools.pool import (
     CompiledCallback,
     Pool,
     ProgressCallback,
+    ignore_built,
     ignore_compiled,
     ignore_progress,
     lost_result,
@@ -77,9 +78,21 @@ class _DeviceState(PoolWorker):
     """When the worker last sent something, or when an idle worker was sent a job."""
     hang_reason: str = ""
     """Why the worker was killed, if it hung."""
+    abandoned: str = ""
+    """The id of the task for which the worker was killed, if nobody needs the task's results."""
 
     def hardware_name(self, target: Target | None) -> str | None:
         return self.device.name_for(target)
+
+
+@dataclass(eq=False)
+class _AheadJob:
+    """A job that compiles a reference or builds candidates ahead of time."""
+
+    job: Job
+    on_end: CompiledCallback
+    process: WorkerProcess | None = None
+    """The worker process that it was sent to last."""
 
 
 class LocalPool(Pool):
@@ -98,8 +111,8 @@ class LocalPool(Pool):
             max_sent=MAX_SENT, first_turn=FIRST_TURN, warm_cost=_WARM_COST, build_ahead=True
         )
         self._count = 0
-        self._compiled_callbacks: dict[str, CompiledCallback] = {}
-        """Callbacks by the key of the job that compiles a reference ahead of time."""
+        self._ahead: dict[str, _AheadJob] = {}
+        """Jobs that compile or build ahead of time and have not ended, by key."""
         self._closing = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -132,6 +145,7 @@ class LocalPool(Pool):
             self._reject_unrunnable()
         if not self._closing.is_set():
             self._scheduler.assign(self._workers, self._send)
+            self._dispatch_ahead()
 
     def _reject_unrunnable(self) -> None:
         """Fail queued jobs for which no device is left."""
@@ -161,16 +175,25 @@ class LocalPool(Pool):
         self, task: Task, target: Target, on_compiled: CompiledCallback = ignore_compiled
     ) -> None:
         """Compile a reference for a GPU ahead of time. One worker does this for all GPUs of the machine."""
-        key = f"ahead {task.id}"
-        self._compiled_callbacks[key] = on_compiled
-        self._send_ahead(Job(key, "compile", task, target=target))
+        if target == "cuda":
+            self._send_ahead(Job(f"reference {task.id}", "compile", task, target=target), on_compiled)
 
     def build_ahead(
-        self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
+        self,
+        task: Task,
+        target: Target,
+        options: Options,
+        candidates: tuple[Candidate, ...],
+        on_built: Callable[[], None] = ignore_built,
     ) -> None:
         """Build candidates for a GPU ahead of time. Not for the CPU, where compilers would disturb
         measurements."""
-        self._send_ahead(Job("", "compile", task, target=target, options=options, candidates=candidates))
+        if target == "cuda" and candidates:
+            key = f"candidates {task.id}"
+            job = Job(key, "compile", task, target=target, options=options, candidates=candidates)
+            self._send_ahead(job, lambda _: on_built())
+        else:
+            on_built()
 
     def end_run(self, task: Task) -> None:
         """Let the worker of a run that has ended begin with another task at once."""
@@ -178,13 +201,34 @@ class LocalPool(Pool):
             self._scheduler.end_run(task)
             self._dispatch()
 
-    def _send_ahead(self, job: Job) -> None:
-        if job.target != "cuda":
-            return
+    def abandon_task(self, task: Task) -> None:
+        """Replace each worker that was sent a job of a task. Its other jobs are sent again."""
         with self._lock:
-            usable = (worker for worker in self._workers if worker.device.gpu and not worker.failed)
-            if worker := next(usable, None):
-                self._process_of(worker).send(job)
+            for worker in self._workers:
+                if worker.process and any(pending.task == task.id for pending in worker.sent.values()):
+                    worker.abandoned = task.id
+                    worker.process.kill()
+
+    def _send_ahead(self, job: Job, on_end: CompiledCallback) -> None:
+        with self._lock:
+            self._ahead[job.id] = _AheadJob(job, on_end)
+            if (worker := self._ahead_worker()) and not self._closing.is_set():
+                self._process_of(worker)
+                self._dispatch_ahead()
+
+    def _ahead_worker(self) -> _DeviceState | None:
+        """The worker that compiles and builds ahead of time: that of the first GPU."""
+        return next((worker for worker in self._workers if worker.device.gpu and not worker.failed), None)
+
+    def _dispatch_ahead(self) -> None:
+        """Send jobs that run ahead of time to their worker, again if its process was replaced; the caller
+        holds the lock."""
+        worker = self._ahead_worker()
+        if worker and worker.process:
+            for ahead in self._ahead.values():
+                if ahead.process is not worker.process:
+                    ahead.process = worker.process
+                    worker.process.send(ahead.job)
 
     def _listen(self, worker: _DeviceState, process: WorkerProcess) -> None:
         """Read a worker's output until it ends."""
@@ -192,7 +236,7 @@ class LocalPool(Pool):
             worker.last_sign = time.monotonic()
             pending = worker.sent.get(record.job)
             if pending is None:
-                self._deliver_compiled(record)
+                self._deliver_ahead(record)
                 continue
             if isinstance(record, Progress):
                 pending.preparing = record.preparing
@@ -206,11 +250,13 @@ class LocalPool(Pool):
                 pending.finish(record)
         self._handle_exit(worker, process)
 
-    def _deliver_compiled(self, record: Progress | Result) -> None:
-        """Report that a reference was compiled ahead of time, with its study."""
+    def _deliver_ahead(self, record: Progress | Result) -> None:
+        """Report that a job ahead of time has ended; that of a reference has a study."""
         if isinstance(record, Result):
-            on_compiled = self._compiled_callbacks.pop(record.job, ignore_compiled)
-            on_compiled(record.data if isinstance(record.data, StudyData) else None)
+            with self._lock:
+                ahead = self._ahead.pop(record.job, None)
+            if ahead:
+                ahead.on_end(record.data if isinstance(record.data, StudyData) else None)
 
     def _handle_exit(self, worker: _DeviceState, process: WorkerProcess) -> None:
         hung, reason = bool(worker.hang_reason), worker.hang_reason or process.exit_reason()
@@ -223,10 +269,18 @@ class LocalPool(Pool):
                 worker.failed = True
                 reason = f"{worker.device.label} failed its health check"
                 self._warn(f"{reason} and is not used any more")
-            unfinished = list(worker.sent.values())
+            abandoned = [p for p in worker.sent.values() if p.task == worker.abandoned]
+            unfinished = [p for p in worker.sent.values() if p not in abandoned]
             worker.sent.clear()
-            victim = self._scheduler.requeue(unfinished, 1 if worker.failed else _MAX_ATTEMPTS)
+            worker.abandoned = ""
+            victim = None
+            if abandoned:
+                self._scheduler.queue.add_first(unfinished)  # killing the worker was no attempt of these
+            else:
+                victim = self._scheduler.requeue(unfinished, 1 if worker.failed else _MAX_ATTEMPTS)
             self._dispatch()
+        for pending in abandoned:
+            pending.finish(lost_result(pending.job, "its task was abandoned"))
         if victim and victim.bug:
             victim.finish(lost_result(victim.job, victim.bug, internal_error=True))
         elif victim and victim.preparing:

@@ -27,6 +27,10 @@ def ignore_compiled(_: StudyData | None) -> None:
     """A callback that does nothing."""
 
 
+def ignore_built() -> None:
+    """A callback that does nothing."""
+
+
 def ignore_progress(_: Progress) -> None:
     """A progress callback that does nothing."""
 
@@ -64,13 +68,25 @@ class Pool(Protocol):
         return
 
     def build_ahead(
-        self, task: Task, target: Target, options: Options, candidates: tuple[Candidate, ...]
+        self,
+        task: Task,
+        target: Target,
+        options: Options,
+        candidates: tuple[Candidate, ...],
+        on_built: Callable[[], None] = ignore_built,
     ) -> None:
-        """Build candidates whose jobs come soon, if a worker can do that without disturbing measurements."""
-        return
+        """Build candidates whose jobs come soon, if a worker can do that without disturbing measurements.
+        `on_built` is called, perhaps from another thread, when all builds have ended, or at once if nothing
+        is built ahead."""
+        on_built()
 
     def end_run(self, task: Task) -> None:
         """A search run of this task has ended: no worker needs to wait for its next job."""
+        return
+
+    def abandon_task(self, task: Task) -> None:
+        """No result of this task is needed any more: replace a worker that runs a job of it, which may never
+        end. A pool that cannot do that lets the job end."""
         return
 
     @property

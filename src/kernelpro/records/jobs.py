@@ -28,7 +28,7 @@ class Job(Record):
     and its baselines as candidates. `race`: find the fastest of several designs. `environment`: describe the
     machine. `energy`: calibrate its energy counter. `compile`: compile the reference or candidates ahead of
     time, while other jobs run; the result for a reference that could be traced is its study, without
-    seeds."""
+    seeds; that for candidates says only that all builds have ended."""
     task: Task | None = None
     """None for `environment` and `energy`."""
     candidate: Candidate | None = None

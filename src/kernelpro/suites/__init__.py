@@ -9,6 +9,8 @@ Output: a row for each problem, and fast_p, geomeans and costs over all of them.
     published.py     published kernels, each with its own reference
     results_log.py   the results so far: one file of JSON lines
     judging.py       probes and judgements through a pool
+    compile_next.py  which problems are compiled and built ahead
+    design_writers.py  processes that write their designs
     searching.py     a search run for each problem
     statistics.py    fast_p and means
     probe.py         what the probe reports for each problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from queue import SimpleQueue
 
 from kernelpro.pools.pool import CompiledCallback, Pool
@@ -13,6 +14,10 @@ from kernelpro.records import Candidate, Options, StudyData, Target, Task
 _NEXT_PROBLEMS = 12
 """Problems to compile ahead. A reference compiles in seconds, a network in a minute or two: as long as it
 takes to measure ten problems."""
+
+_WRITERS = 2
+"""Threads that have designs written. Those of a network take up to a minute; others, which take less than a
+second, need not wait for them."""
 
 DesignsOf = Callable[[Task, StudyData], tuple[Candidate, ...]]
 """The first designs for a task."""
@@ -33,11 +38,15 @@ class CompileNext:
         self._order = list({problem[0].id: problem for problem in compiled}.values())
         self._positions = {task.id: number for number, (task, _, _) in enumerate(self._order)}
         self._requested: set[str] = set()
-        self._ready: set[str] = set()
-        """Tasks whose compilation has ended, well or not."""
-        self._compiled: SimpleQueue[tuple[Task, Target, Options, StudyData | None]] = SimpleQueue()
-        # a daemon: writing the designs of a network takes up to a minute, for which nothing waits at the end
-        threading.Thread(target=self._prepare_compiled, daemon=True).start()
+        self._compiled: set[str] = set()
+        """Tasks whose reference is compiled and whose designs are being built."""
+        self._built: set[str] = set()
+        """Tasks for which nothing is left to compile or to build."""
+        self._failed: set[str] = set()
+        """Tasks whose reference could not be compiled ahead: the device will wait for its compilers."""
+        self._queue: SimpleQueue[tuple[Task, Target, Options, StudyData | None]] = SimpleQueue()
+        for _ in range(_WRITERS):  # daemons: nothing waits for them at the end
+            threading.Thread(target=self._prepare_compiled, daemon=True).start()
 
     def after(self, task: Task) -> None:
         """Compile the problems that come after a task, which is being measured."""
@@ -48,19 +57,31 @@ class CompileNext:
                 self._pool.compile_ahead(following, target, self._on_compiled(following, target, options))
 
     def first_ready(self, tasks: Sequence[Task]) -> int:
-        """The position of the first task that is compiled; 0 if none is."""
-        return next((number for number, task in enumerate(tasks) if task.id in self._ready), 0)
+        """The position of the first task that is compiled and whose designs are built; if there is none, of
+        the first that is compiled; else of the first that may still be; else 0."""
+        for ready in (self._built, self._compiled):
+            for number, task in enumerate(tasks):
+                if task.id in ready:
+                    return number
+        return next((number for number, task in enumerate(tasks) if task.id not in self._failed), 0)
 
     def _on_compiled(self, task: Task, target: Target, options: Options) -> CompiledCallback:
-        return lambda study: self._compiled.put((task, target, options, study))
+        return lambda study: self._queue.put((task, target, options, study))
 
     def _prepare_compiled(self) -> None:
         """Write the designs of each task as soon as its reference is compiled, and have them built."""
         while True:
-            task, target, options, study = self._compiled.get()
+            task, target, options, study = self._queue.get()
+            if study is None:
+                self._failed.add(task.id)
+                continue
+            designs: tuple[Candidate, ...] = ()
             try:
-                if self._designs_of and study:
-                    self._pool.build_ahead(task, target, options, self._designs_of(task, study))
+                designs = self._designs_of(task, study) if self._designs_of else ()
             except Exception:  # a bug: the search will report it
                 traceback.print_exc()
-            self._ready.add(task.id)
+            self._compiled.add(task.id)
+            if designs:
+                self._pool.build_ahead(task, target, options, designs, partial(self._built.add, task.id))
+            else:
+                self._built.add(task.id)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelpro.authors.author import Author
-from kernelpro.authors.by_name import create_author
 from kernelpro.engine import model_costs, session
-from kernelpro.engine.design_race import designs_ahead
 from kernelpro.engine.loop import Paused
 from kernelpro.engine.store import RunStore
 from kernelpro.pools.local import DeviceFailed
@@ -33,6 +31,7 @@ from kernelpro.records import (
 from kernelpro.records.base import describe_bug
 from kernelpro.records.events import JobProgress, Note, RunEvent, StepProgress
 from kernelpro.suites.compile_next import CompileNext, DesignsOf
+from kernelpro.suites.design_writers import WriterProcesses, WritersClosed
 from kernelpro.suites.judging import OnStage
 from kernelpro.suites.problems import Problem
 from kernelpro.suites.results_log import LoggedResult, ResultsLog
@@ -60,11 +59,13 @@ async def run_searches(
     on_done: Callable[[BenchSearch], None],
     on_note: Callable[[str], None] = lambda line: None,
     time_limit: float | None = None,
+    problem_limit: float | None = None,
 ) -> int:
     """Run all searches, `parallel` at a time; return how many wait for answers or results from outside, or
-    were stopped after `time_limit` seconds.
+    were stopped after `time_limit` seconds. A search that takes longer than `problem_limit` seconds is given
+    up: its problem counts as not run.
 
-    The next search is the first whose reference is compiled; if none is, the first.
+    The next search is the first that is compiled and built ahead; if there is none, the first.
     """
     if not searches:
         return 0
@@ -80,7 +81,8 @@ async def run_searches(
             compile_next.after(search.problem.task)
             try:
                 author = authors.take(search.problem.task)
-                log.add(await _search(search, author, pool, log.folder / "runs", on_stage, on_note))
+                runs_dir = log.folder / "runs"
+                log.add(await _search(search, author, pool, runs_dir, on_stage, on_note, problem_limit))
             except Paused as paused:
                 on_stage(search.problem.label, str(paused))
                 continue
@@ -90,7 +92,10 @@ async def run_searches(
             on_done(search)
 
     tasks = [asyncio.create_task(run_next()) for _ in range(parallel)]
-    done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
+    try:
+        done, stopped = await asyncio.wait(tasks, timeout=time_limit, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        authors.close()
     for task in stopped:
         task.cancel()
     await asyncio.gather(*stopped, return_exceptions=True)
@@ -101,11 +106,12 @@ async def run_searches(
 
 class _AheadAuthors:
     """Authors that write the designs of later searches, which then continue with these authors: writing the
-    designs of a network takes seconds."""
+    designs of a network takes up to a minute."""
 
     def __init__(self, searches: Sequence[BenchSearch]):
         self._configs = {search.problem.task.id: search.config for search in searches}
         self._authors: dict[str, Author] = {}
+        self._writers = WriterProcesses()
 
     @property
     def designs_of(self) -> DesignsOf | None:
@@ -114,15 +120,19 @@ class _AheadAuthors:
         return self._designs_of if config.race and not config.models else None
 
     def _designs_of(self, task: Task, study: StudyData) -> tuple[Candidate, ...]:
-        config = self._configs[task.id]
-        author = create_author(config, Path())
-        designs = designs_ahead(author, config, study)
-        self._authors[task.id] = author
+        try:
+            self._authors[task.id], designs = self._writers.write(self._configs[task.id], study)
+        except WritersClosed:
+            return ()
         return designs
 
     def take(self, task: Task) -> Author | None:
         """The author that has written the designs of a task; None if there is none."""
         return self._authors.pop(task.id, None)
+
+    def close(self) -> None:
+        """Stop writing."""
+        self._writers.close()
 
 
 async def _search(
@@ -132,6 +142,7 @@ async def _search(
     runs_dir: Path,
     on_stage: OnStage,
     on_note: Callable[[str], None],
+    seconds_limit: float | None,
 ) -> LoggedResult:
     label, config = search.problem.label, search.config
     store = session.find_or_create_run(
@@ -150,8 +161,10 @@ async def _search(
                 on_stage(label, event.kind.replace("_", " "))
 
     winner_author = ending = no_gain = ""
+    limit = asyncio.timeout(seconds_limit)
     try:
-        outcome = await session.continue_run(store, pool, on_event, explain=False, author=author)
+        async with limit:
+            outcome = await session.continue_run(store, pool, on_event, explain=False, author=author)
         reason = f"run {store.id}: {outcome.reason}"
         if outcome.unanswered:  # the model could not be reached: `--retry` continues the run
             result = Result(search.key, error=reason)
@@ -169,9 +182,13 @@ async def _search(
         raise
     except BadInput as error:  # the task does not run
         result = Result(search.key, error=str(error), internal_error=isinstance(error, InternalError))
-    except Exception as error:  # a bug: the other searches go on
-        traceback.print_exc()
-        result = Result(search.key, error=describe_bug(error), internal_error=True)
+    except Exception as error:
+        if limit.expired():
+            pool.abandon_task(config.task)  # a worker may be busy with it for ever
+            result = Result(search.key, error=f"given up after {seconds_limit:g} s (--problem-limit)")
+        else:  # a bug: the other searches go on
+            traceback.print_exc()
+            result = Result(search.key, error=describe_bug(error), internal_error=True)
     finally:
         steps, by_use = store.steps(), store.device_seconds
         store.close()

@@ -66,6 +66,15 @@ class BenchOptions(JudgeEffortOptions, TimeoutOptions, SearchRunOptions):
             min=1,
         ),
     ] = None
+    problem_limit: Annotated[
+        float | None,
+        option(
+            "Give up the search of a problem after this many seconds, as of one whose reference never ends.",
+            SEARCH,
+            metavar="SECONDS",
+            min=1,
+        ),
+    ] = None
     out: Annotated[
         str | None,
         option(

@@ -13,6 +13,7 @@ import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernelpro.lab.compile_ahead.compilers import AheadRequest, AheadResult
+from kernelpro.lab.sandbox import jail
 from kernelpro.records import BadInput, StudyData, Task
 
 
@@ -37,7 +39,9 @@ class _Captured(BaseException):
 
 
 def serve() -> None:
-    """Answer requests on stdin until it ends."""
+    """Answer requests on stdin until it ends, or until the thread that started this process does: a reference
+    that never ends must not outlive a worker that was killed."""
+    jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with answers
     started = time.monotonic()

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -152,6 +153,21 @@ class Builds:
         """Cancel builds that have not started."""
         for pool in (self._pool, self._ahead_pool):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def when_all_end(builds: Iterable[Future[bytes]], on_end: Callable[[], None]) -> None:
+    """Call `on_end` once, when every build has a result or an error, or was cancelled."""
+    running, lock = set(builds), threading.Lock()
+
+    def end(build: Future[bytes]) -> None:
+        with lock:
+            running.discard(build)
+            is_last = not running
+        if is_last:
+            on_end()
+
+    for build in tuple(running):
+        build.add_done_callback(end)
 
 
 def _is_retryable(job: Future[bytes]) -> bool:
