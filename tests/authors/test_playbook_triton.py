@@ -44,6 +44,9 @@ SMALL_TASKS = (
     "tiled convolution",
     "tiled transposed convolution with an odd result",
     "transposed triangles",
+    "rows of products",
+    "smallest channel",
+    "channels of phases",
 )
 """Small enough to be interpreted always."""
 WIDE = ("element-wise", "rows", "masked", "transposed")
@@ -221,7 +224,10 @@ class TestDisassembled:
 
     @pytest.mark.parametrize(
         "name",
-        with_marks(("product", "strided product", "half product"), ("product", "strided product")),
+        with_marks(
+            ("product", "rows of a product", "strided product", "half product"),
+            ("product", "rows of a product", "strided product"),
+        ),
     )
     def test_matrix_products_use_tensor_cores_and_async_copies(
         self, name: str, kernels: dict[str, dict[str, dict[str, Any]]]

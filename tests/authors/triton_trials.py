@@ -41,6 +41,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
     "several split rows": {**CHUNKS, "coarsening": 8, "vector_width": 8, "split": 2},
     "phases apart": {"interleave": False},
     "no registers": {"via_registers": False},
+    "rows apart": {"whole_rows": False},
 }
 """Changes to all stages of the first seed."""
 LONG_ROW_DESIGNS = ("chunks", "several rows", "split rows", "several split rows")
@@ -134,7 +135,40 @@ TRANSPOSED: dict[str, tuple[str, str, str]] = {
     )
 }
 """Masked products whose right operand is stored transposed first."""
-EXTRA_TASKS |= IMPLICIT_GEMM | TRANSPOSED
+CHANNEL_ROWS: dict[str, tuple[str, str, str]] = {
+    "smallest channel": (
+        "y = self.c(a); return (y * y + 1).min(1, keepdim=True)[0].log()",
+        "torch.randn(2, 16, 9, 10)",
+        "self.c = nn.Conv2d(16, 20, 3, padding=1)",
+    ),
+    "channels of phases": (
+        "y = self.c(a); return F.softmax(y, 1).sigmoid(), y.logsumexp(1, keepdim=True) - 1, y + b",
+        "torch.randn(1, 32, 3, 4), torch.randn(20, 1, 1)",
+        "self.c = nn.ConvTranspose2d(32, 20, 3, stride=2)",
+    ),
+    "channels side by side": (
+        "F.softmax(self.c(a), 1) * b",
+        "torch.randn(2, 8, 5, 6), torch.randn(33, 1, 1)",
+        "self.c = nn.ConvTranspose2d(8, 33, 4, stride=2, padding=1)",
+    ),
+    "channels in space": (
+        "F.relu(self.c(a) - self.c(a).mean(1, keepdim=True)), F.softmax(self.v(a), 1).argmax(1)",
+        "torch.randn(1, 3, 6, 7, 5)",
+        "self.c, self.v = nn.Conv3d(3, 17, (3, 2, 3), stride=(2, 1, 1)), nn.Conv3d(3, 64, 1)",
+    ),
+}
+"""Convolutions whose channels are reduced in registers."""
+EXTRA_TASKS["products stored by column"] = (
+    "(a @ b).permute(1, 2, 0) * 2, F.relu(b.mT @ a.mT).mT",
+    "torch.randn(2, 40, 24), torch.randn(2, 24, 35)",
+    "pass",
+)
+EXTRA_TASKS["rows of products"] = (
+    "y = self.l(a); return F.layer_norm(y + b, (37,)), y.sigmoid().logsumexp(1), y.argmin(-1), (c @ c).softmax(2).mT * 2",
+    "torch.randn(70, 48), torch.randn(70, 37), torch.randn(2, 40, 40)",
+    "self.l = nn.Linear(48, 37)",
+)
+EXTRA_TASKS |= IMPLICIT_GEMM | CHANNEL_ROWS | TRANSPOSED
 UNSUPPORTED = "float64"
 """A family that needs matrix products that the Triton backend does not support."""
 NOT_INTERPRETED = ("bfloat16", UNSUPPORTED, "convolutions")
@@ -149,7 +183,9 @@ DESIGNS_BY_TASK = {
     "long rows": LONG_ROW_DESIGNS,
     "-inf": ("best", *LONG_ROW_DESIGNS),
     **dict.fromkeys(("many rows", "whole numbers"), ("best", "chunks")),
-    "tiled transposed convolution": ("best", "phases apart"),
+    **dict.fromkeys(("tiled transposed convolution", "channels side by side"), ("best", "phases apart")),
+    "products stored by column": ("best", "phases apart"),
+    "rows of products": ("best", "no registers", "rows apart"),
     "tiled transposed convolution with an odd result": ("best", "phases apart"),
 }
 INTERPRETED = {
@@ -173,6 +209,10 @@ DISASSEMBLED: dict[str, tuple[str, str]] = {
     ),
     "few rows": ("F.layer_norm(a, (1048576,))", "torch.randn(4, 1048576)"),
     "transposed": ("a.transpose(1, 2).contiguous()", "torch.randn(4, 512, 512)"),
+    "rows of a product": (
+        "F.softmax(F.linear(a, b), -1)",
+        "torch.randn(4096, 512), torch.randn(100, 512)",
+    ),
     "product": ("F.gelu(F.linear(a, b))", "torch.randn(512, 2048), torch.randn(1024, 2048)"),
     "strided product": ("a @ b", "torch.randn(512, 2048), torch.randn(2048, 1024)"),
     "half product": ("a @ b", "torch.randn(2048, 2048).bfloat16(), torch.randn(2048, 2048).bfloat16()"),
@@ -186,7 +226,8 @@ def first_design(program: Program) -> Design:
 
 
 def program_by_name(name: str, task: Task) -> Program:
-    form = "implicit_gemm" if name in IMPLICIT_GEMM else "transposed" if name in TRANSPOSED else ""
+    forms = {"implicit_gemm": IMPLICIT_GEMM, "channel_rows": CHANNEL_ROWS, "transposed": TRANSPOSED}
+    form = next((form for form, names in forms.items() if name in names), "")
     return programs_of(operator_graph_of(task), "cuda")[form] if form else program_of(task)
 
 

@@ -3,6 +3,8 @@
 own             the playbook writes everything; first on a CPU if its convolutions are likely to be faster
 library         torch computes large products, convolutions and attention; the rest is fused around the calls
 implicit_gemm   as library, but the playbook writes convolutions as tiled products; only in Triton
+channel_rows    as implicit_gemm, but reductions over channels are fused into tiles that have all channels;
+                only in Triton, and only if there are such reductions
 transposed      as own, but right operands of products are stored transposed first; only in Triton, and only
                 if half of a product is masked, so that no library call computes it
 channels_last   as library, with the channels of convolutions innermost in memory
@@ -19,10 +21,11 @@ from kernelpro.authors.playbook.algebra.simplify import simplify
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.graph.library import LibraryForm
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.schedule.contractions import reduces_rows_of_tile
 from kernelpro.records import Graph, Node, Target
 
 PLAIN_FORMS = ("plain", "plain_library")
-TRITON_FORMS = ("implicit_gemm", "transposed")
+TRITON_FORMS = ("implicit_gemm", "channel_rows", "transposed")
 """Forms whose stages only the Triton backend writes well."""
 _FEW_CHANNELS = 16
 """Input channels up to which a tiled product beats the library's two-dimensional convolution."""
@@ -43,6 +46,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         forms.insert(
             0 if _suits_tiles(simplified) else len(forms), ("implicit_gemm", simplified, "implicit_gemm")
         )
+        if any(_operator(node).startswith("conv") for node in simplified.nodes):
+            forms.insert(0, ("channel_rows", simplified, "channel_rows"))
         if _masks_product(simplified):
             forms += [("transposed", simplified, "transposed")]
     own: LibraryForm = "own" if target == "cuda" else "phases"
@@ -63,7 +68,17 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         raise NoProposal(
             "; ".join(reasons) or "torch's library calls leave nothing for the playbook to write"
         )
-    return programs
+    return _with_channel_rows_in_place(programs)
+
+
+def _with_channel_rows_in_place(programs: dict[str, Program]) -> dict[str, Program]:
+    """The programs with `channel_rows` first if it never writes a convolution's result to memory, and second
+    if it does: then its other convolutions may be slower than the library's."""
+    stages = programs["channel_rows"].stages if "channel_rows" in programs else ()
+    if len(programs) < 2 or all(reduces_rows_of_tile(stage) for stage in stages if stage.product):
+        return programs
+    rows, first, *rest = programs.items()
+    return dict([first, rows, *rest])
 
 
 def _program(graph: Graph, form: LibraryForm) -> Program | None:
@@ -73,6 +88,8 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
     if form in ("own", "phases", "transposed"):
         return program
+    if form == "channel_rows":
+        return program if any(map(reduces_rows_of_tile, program.stages)) else None
     if form == "implicit_gemm":
         return program if _convolutions(program) < _convolutions(fuse(graph, "library")) else None
     return program if program.library_calls and program.stages else None

@@ -31,7 +31,7 @@ class MatmulNest(RowNest):
         return self.assign([value], names), self.printer.text(value, names)
 
     def _rows(self, product: MatrixProduct) -> list[str]:
-        ctype, column, depth = arithmetic_type(product.left.dtype), product.column, product.depth
+        ctype, column = arithmetic_type(product.left.dtype), product.column
         before, a = self._value(product.left)
         inside, b = self._value(product.right)
         result = f"{product.name}[{column.name}]"
@@ -39,10 +39,10 @@ class MatmulNest(RowNest):
         if _stride(product.right, column) == 1:
             body += nest((column,), [f"{result} = 0;"])
             update = nest((column,), [*inside, f"{result} += factor * {b};"], simd=self.design.lanes > 1)
-            body += nest((depth,), [*before, f"const {ctype} factor = {a};", *update])
+            body += nest(product.depth, [*before, f"const {ctype} factor = {a};", *update])
         else:
             pragma = ["#pragma omp simd reduction(+ : dot)"] if self.design.lanes > 1 else []
-            sum_loop = nest((depth,), [*before, *inside, f"dot += {a} * {b};"])
+            sum_loop = nest(product.depth, [*before, *inside, f"dot += {a} * {b};"])
             body += nest((column,), [f"{ctype} dot = 0;", *pragma, *sum_loop, f"{result} = dot;"])
         body = [*unflattened("row", self.stage.outer), *body, *self.row()]
         return self.parallel_loop(self.stage.rows, "row", body)
@@ -51,7 +51,7 @@ class MatmulNest(RowNest):
         """Packs the whole right operand, then computes blocks of block_m rows in steps of block_k terms."""
         self.kernel.multiplies_tiles = True
         ctype, name, row = arithmetic_type(product.left.dtype), product.name, self.stage.outer[-1]
-        columns, depth = product.column.extent, product.depth.extent
+        columns, depth = product.column.extent, product.depth[0].extent
         batches, panels = iterations(product.batch), f"panel_count({columns})"
         stride = -(-columns // _MAX_TILE_COLUMNS) * _MAX_TILE_COLUMNS
         dtype = "float64" if ctype == "double" else "float32"
@@ -84,7 +84,7 @@ class MatmulNest(RowNest):
     def _pack_left(self, product: MatrixProduct, row: LoopVar, block_k: str) -> list[str]:
         """Stores each tile column by column; rows beyond the last one are clamped to it."""
         before, text = self._value(product.left)
-        k = product.depth.name
+        k = product.depth[0].name
         inner = [*before, f"left[tile * {block_k} + ({k} - k_start) * TILE_ROWS + r] = {text};"]
         lines = [f"const long {row.name} = smaller(first + tile + r, {row.extent - 1}L);"]
         lines += [f"for (long {k} = k_start; {k} < k_start + k_count; ++{k}) {{", *indented(inner), "}"]
@@ -93,7 +93,7 @@ class MatmulNest(RowNest):
     def _pack_right(self, product: MatrixProduct) -> list[str]:
         """Stores panels of TILE_COLUMNS columns row by row; columns beyond the last one are clamped to it."""
         before, text = self._value(product.right)
-        column, depth, panels = product.column, product.depth, f"panel_count({product.column.extent})"
+        column, (depth,), panels = product.column, product.depth, f"panel_count({product.column.extent})"
         position = f"(chunk * {depth.extent} + {depth.name}) * TILE_COLUMNS + j"
         store = [*before, f"packed_{product.name}[{position}] = {text};"]
         clamped = f"smaller(chunk % {panels} * TILE_COLUMNS + j, {column.extent - 1}L)"

@@ -34,6 +34,7 @@ from kernelpro.authors.playbook.fusion.stage_builder import (
 from kernelpro.authors.playbook.graph.library import LibraryForm
 from kernelpro.authors.playbook.graph.lowering import lower
 from kernelpro.authors.playbook.graph.values import (
+    ConvolutionProduct,
     Indices,
     InputValue,
     LibraryResult,
@@ -136,7 +137,9 @@ class _Fuser:
     # --- placing stage values -------------------------------------------------------------------------------
 
     def _place(self, value: StageValue) -> None:
-        if isinstance(value, PhasedReduction):
+        if isinstance(value, ConvolutionProduct):
+            self._place_convolution_product(value)
+        elif isinstance(value, PhasedReduction):
             self._place_phased(value)
         elif isinstance(value, Reduction):
             self._place_reduction(value)
@@ -158,9 +161,8 @@ class _Fuser:
         stage.phases.append(stage)
         outer = tuple(variable(var) for var in stage.outer)
         positions = value.positions(outer)
-        stage.position_of_row = flatten(positions, value.shape)
-        sizes = zip(positions, value.shape, strict=True)
-        stage.store_guards = tuple(Guard(i, size) for i, size in sizes if i.bounds[1] >= size)
+        stage.reordered = positions, value.shape
+        stage.store_guards = _beyond(positions, value.shape)
         stage.domains.append((value.shape, positions, ()))
         loops, attempt = stage.loops_over(value.inner), self._attempt(stage)
         inner, name = tuple(variable(var) for var in loops), self._new_name("r")
@@ -172,12 +174,12 @@ class _Fuser:
 
     def _place_reduction(self, value: Reduction) -> None:
         for stage in self._own_stages():
-            if stage.position_of_row is not None:
+            if stage.reordered and not stage.product:
                 continue
             if stage.rows == prod(value.shape) and self._try(self._add_reduction, stage, value):
                 return
             over_rows = prod(value.shape) == 1 and stage.rows == prod(value.inner)
-            if over_rows and self._try(self._add_total, stage, value):
+            if over_rows and not stage.reordered and self._try(self._add_total, stage, value):
                 return
         self._add_reduction(self._new_stage(value.shape), value, fresh=True)
 
@@ -192,7 +194,7 @@ class _Fuser:
     def _add_reduction(self, stage: StageBuilder, value: Reduction, fresh: bool = False) -> bool:
         """Add a reduction over the inner loops. It joins an existing stage only if both use the same data.
         Returns whether it was added."""
-        outer = unflatten(stage.row, value.shape)
+        outer = stage.row_indices(value.shape)
         attempt = self._attempt(stage)
         loops = stage.loops_over(value.inner)
         parts = build_with_loop_splits(loops, lambda inner, _: value.body(outer, inner, attempt))
@@ -250,8 +252,29 @@ class _Fuser:
         a = attempt.element(left, (*outer, variable(depth)))
         b = attempt.element(right, (*outer[:-1], variable(depth), variable(column)))
         self._accept(attempt)
-        stage.product = MatrixProduct(self._new_name("p"), a, b, column, depth, stage.outer[:-1])
+        stage.product = MatrixProduct(self._new_name("p"), a, b, column, (depth,), stage.outer[:-1])
         stage.domains.append((value.shape, (*outer, variable(column)), (column,)))
+        self._stage_of[value] = stage
+
+    def _place_convolution_product(self, value: ConvolutionProduct) -> None:
+        phases, dim = value.phase_count, value.column_dim
+        channels = value.phase_count + dim
+        stage = self._new_stage((*value.loops[:channels], *value.loops[channels + 1 :]))
+        (column,) = stage.loops_over((value.loops[channels],))
+        depth = tuple(LoopVar(f"k{d}", size) for d, size in enumerate(value.inner))
+        rows, inner = [variable(var) for var in stage.outer], tuple(variable(var) for var in depth)
+        outer = (*rows[:channels], variable(column), *rows[channels:])
+        positions, attempt = value.positions(outer), self._attempt(stage)
+        left, right = value.body(outer, inner, attempt).args
+        self._accept(attempt)
+        guards, batch = value.guards(outer, inner), stage.outer[:phases]
+        stage.product = MatrixProduct(self._new_name("p"), left, right, column, depth, batch, guards)
+        stage.domains.append((value.shape, positions, (column,)))
+        if phases:
+            others = (*positions[:dim], *positions[dim + 1 :])
+            sizes = (*value.shape[:dim], *value.shape[dim + 1 :])
+            stage.reordered = others, sizes
+            stage.store_guards = _beyond(others, sizes)
         self._stage_of[value] = stage
 
     # --- storing --------------------------------------------------------------------------------------------
@@ -410,16 +433,23 @@ class _Fuser:
             if value in stage.results and stage.results[value].op == "total":
                 stage.epilogue.append(StoreStep(name, constant(0), stage.results[value], ()))
             elif value in stage.results:
-                row = stage.row if stage.position_of_row is None else stage.position_of_row
-                stage.steps.append(StoreStep(name, row, stage.results[value], (), stage.store_guards))
+                result = StoreStep(name, stage.row, stage.results[value], (), stage.store_guards)
+                stage.steps.append(result)
             else:
                 shape, indices, loops = stage.domains[0]
                 expr = self._attempt(stage, loops).element(value, indices)
-                stage.steps.append(StoreStep(name, flatten(indices, shape), expr, loops))
+                index = flatten(indices, shape)
+                stage.steps.append(StoreStep(name, index, expr, loops, stage.store_guards))
 
     def _new_name(self, prefix: str) -> str:
         self._name_count += 1
         return f"{prefix}{self._name_count}"
+
+
+def _beyond(positions: Indices, shape: Shape) -> tuple[Guard, ...]:
+    """The guards that skip positions beyond a result."""
+    sizes = zip(positions, shape, strict=True)
+    return tuple(Guard(index, size) for index, size in sizes if index.bounds[1] >= size)
 
 
 def _can_share(stage: StageBuilder, outer: Loops, inner: Loops, value: Expr) -> bool:

@@ -17,8 +17,9 @@ _ROW_WIDTHS = range(4096, 255, -1)
 
 def simplify_loops(stage: Stage, builder: ExprBuilder) -> Stage:
     """An equivalent stage with simpler loops."""
-    if stage.product is None:
-        stage = _merge_loops(stage, builder, stage.outer)
+    product = stage.product
+    stage = _merge_loops(stage, builder, stage.outer[len(product.batch) :] if product else stage.outer)
+    stage = _merge_loops(stage, builder, product.depth) if product else stage
     for loops in {step.loops: None for step in stage.steps}:
         if any(step.loops == loops for step in stage.steps):  # an earlier merge may have replaced them
             stage = _merge_loops(stage, builder, loops)
@@ -140,7 +141,15 @@ def _substitute(
         outer=new_loops(stage.outer),
         steps=tuple(step(old) for old in stage.steps),
         totals=tuple(replace(total, value=expr(total.value)) for total in stage.totals),
-        product=replace(product, left=expr(product.left), right=expr(product.right)) if product else None,
+        product=replace(
+            product,
+            left=expr(product.left),
+            right=expr(product.right),
+            depth=new_loops(product.depth),
+            guards=tuple(Guard(index(guard.index), guard.size) for guard in product.guards),
+        )
+        if product
+        else None,
     )
 
 
@@ -153,7 +162,7 @@ def _indices(stage: Stage) -> Iterator[IndexExpr]:
     for node in nodes_of(stage.expressions, "load", "product", "index"):
         assert node.index is not None
         yield node.index
-    for step in stage.steps:
+    for step in (*stage.steps, *((stage.product,) if stage.product else ())):
         if isinstance(step, StoreStep):
             yield step.index
         yield from (guard.index for guard in step.guards)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernelpro.authors.playbook.graph.values import (
+    ConvolutionProduct,
     Indices,
     LoopSplitRequired,
     Matmul,
@@ -23,6 +24,7 @@ from kernelpro.authors.playbook.ir.indices import (
     flat_index,
     flatten,
     iterations,
+    reshape,
     unflatten,
     variable,
 )
@@ -60,8 +62,9 @@ class StageBuilder:
     """The reductions it computes: a `row` expression for each, or a `total` for one over all rows."""
     domains: list[tuple[Shape, Indices, Loops]] = field(default_factory=list)
     """The tensors that the stage iterates over: shape, the index of each dimension, and the inner loops."""
-    position_of_row: IndexExpr | None = None
-    """If rows have another order than the result (PhasedReduction): where the current row is stored."""
+    reordered: tuple[Indices, Shape] | None = None
+    """If rows have another order than their results (PhasedReduction): the indices of the current row's
+    result, and the shape of the results. There may be more rows than results."""
     store_guards: tuple[Guard, ...] = ()
     """Rows that fail a guard lie beyond the result and store nothing."""
     phases: list[StageBuilder] = field(default_factory=list)
@@ -72,13 +75,17 @@ class StageBuilder:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
-        return iterations(self.outer)
+        """The number of rows that have a result."""
+        return prod(self.reordered[1]) if self.reordered else iterations(self.outer)
 
     @property
     def row(self) -> IndexExpr:
-        """The number of the current row."""
-        return flat_index(self.outer)
+        """The position of the current row's result."""
+        return flatten(*self.reordered) if self.reordered else flat_index(self.outer)
+
+    def row_indices(self, shape: Shape) -> Indices:
+        """The indices of the current row's result, if the results have this shape."""
+        return reshape(*self.reordered, shape) if self.reordered else unflatten(self.row, shape)
 
     def loops_over(self, shape: Shape) -> Loops:
         """Inner loops with these extents; always the same loops for the same extents."""
@@ -92,11 +99,11 @@ class StageBuilder:
         for known, indices, loops in self.domains:
             if known == shape:
                 yield indices, loops
-        if self.position_of_row is not None:
+        if self.reordered and not self.product:
             return
         if prod(shape) == self.rows:
-            yield unflatten(self.row, shape), ()
-        if self.rows > 1 and prod(shape) % self.rows == 0:
+            yield self.row_indices(shape), ()
+        if not self.reordered and self.rows > 1 and prod(shape) % self.rows == 0:
             width = prod(shape) // self.rows
             lead = next((k for k in range(len(shape)) if prod(shape[:k]) == self.rows), None)
             inner = [extents for extents in list(self._loops) if prod(extents) == width]
@@ -162,17 +169,20 @@ class FusionAttempt:
         if value in stage.results:
             result = stage.results[value]
             is_total = result.op == "total"
-            row = stage.row if stage.position_of_row is None else stage.position_of_row
-            if is_total != self.in_epilogue or (not is_total and flatten(indices, value.shape) != row):
+            same_row = is_total or flatten(indices, value.shape) == stage.row
+            if is_total != self.in_epilogue or not same_row:
                 raise CannotFuse
             return result
         if self.in_epilogue:
             raise CannotFuse
         if isinstance(value, Scan):
             return self._scan(value, indices)
-        same_row = flatten(indices[:-1], value.shape[:-1]) == stage.row
-        if isinstance(value, Matmul) and stage.product and same_row:
-            return self.builder.make("product", dtype=value.dtype, data=(stage.product.name, indices[-1]))
+        if stage.product and isinstance(value, (Matmul, ConvolutionProduct)):
+            dim = value.column_dim % len(indices)
+            others = (*indices[:dim], *indices[dim + 1 :])
+            if flatten(others, (*value.shape[:dim], *value.shape[dim + 1 :])) == stage.row:
+                data = stage.product.name, indices[dim]
+                return self.builder.make("product", dtype=value.dtype, data=data)
         raise CannotFuse
 
     def _scan(self, value: Scan, indices: Indices) -> Expr:

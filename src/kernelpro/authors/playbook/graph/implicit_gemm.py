@@ -2,7 +2,9 @@
 
 The input is stored once with its channels innermost, and the weights in the same order. Both operands are
 then contiguous along the summed dimension, as tensor cores need them. The result keeps the task's layout, so
-that its consumers are fused into the same kernel or read contiguous rows.
+that its consumers are fused into the same kernel or read contiguous rows. With channels as the columns of a
+product (ConvolutionProduct), a stage has all channels of a position in one row, and reductions over channels
+join it.
 
 A transposed convolution with stride s in d dimensions is s^d ordinary convolutions, one for each phase of the
 output. Along one dimension with padding p, output s q + r (phase r) is the sum over terms t of kernel element
@@ -19,6 +21,7 @@ from kernelpro.authors.playbook.graph.operator_call import OperatorCall
 from kernelpro.authors.playbook.graph.shapes import permuted, reshaped
 from kernelpro.authors.playbook.graph.value_ops import add
 from kernelpro.authors.playbook.graph.values import (
+    ConvolutionProduct,
     Indices,
     LoweringContext,
     Materialized,
@@ -35,16 +38,17 @@ _MIN_CHANNELS = 16
 """Fewer output channels do not fill a tile of tensor cores."""
 
 
-def implicit_convolution(call: OperatorCall) -> Value | None:
+def implicit_convolution(call: OperatorCall, channel_rows: bool = False) -> Value | None:
     """The convolution as a tiled product. None if that is not supported: for groups, few output channels, or
-    a transposed convolution with both stride and dilation."""
+    a transposed convolution with both stride and dilation. `channel_rows`: reductions over the channels may
+    join its stage."""
     transposed, dims = "transpose" in call.name, len(call.shape) - 2
     x, weight, bias = call.value(0), call.value(1), call.optional(2, "bias")
     if len(x.shape) != dims + 2 or call.dtype != "float32" or call.get(6, "groups", 1) != 1:
         return None
     if call.shape[1] < _MIN_CHANNELS or isinstance(call.get(4, "padding"), str):
         return None
-    result = _transposed(call, x, weight, dims) if transposed else _standard(call, x, weight, dims)
+    result = (_transposed if transposed else _standard)(call, x, weight, dims, channel_rows)
     if result is None:
         return None
     return add(result, reshaped(bias, (bias.shape[0], *(1,) * dims))) if bias else result
@@ -55,7 +59,7 @@ def _channels_innermost(value: Value) -> Value:
     return Materialized(permuted(value, (0, *range(2, rank), 1)))
 
 
-def _standard(call: OperatorCall, x: Value, weight: Value, dims: int) -> Value:
+def _standard(call: OperatorCall, x: Value, weight: Value, dims: int, channel_rows: bool) -> Value:
     stride, dilation = per_dim(call.get(3, "stride"), dims, 1), per_dim(call.get(5, "dilation"), dims, 1)
     margins = per_dim(call.get(4, "padding"), dims, 0)
     if isinstance(x, ZeroPadded) and x.source.shape[:2] == x.shape[:2]:
@@ -72,8 +76,10 @@ def _standard(call: OperatorCall, x: Value, weight: Value, dims: int) -> Value:
     def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
         return window.guards(outer[2:], inner[:-1])
 
-    terms = inner_weight.shape[1:]
-    return Reduction("sum", call.shape, terms, call.dtype, [inner_x, inner_weight], body, guards)
+    shape, terms, sources = call.shape, inner_weight.shape[1:], [inner_x, inner_weight]
+    if channel_rows:
+        return ConvolutionProduct(shape, shape, terms, call.dtype, sources, body, guards, lambda outer: outer)
+    return Reduction("sum", shape, terms, call.dtype, sources, body, guards)
 
 
 # --- transposed -------------------------------------------------------------------------------------------
@@ -135,7 +141,7 @@ class _PhasedWeights(Value):
         return element
 
 
-def _transposed(call: OperatorCall, x: Value, weight: Value, dims: int) -> Value | None:
+def _transposed(call: OperatorCall, x: Value, weight: Value, dims: int, channel_rows: bool) -> Value | None:
     stride, padding = per_dim(call.get(3, "stride"), dims, 1), per_dim(call.get(4, "padding"), dims, 0)
     dilation = per_dim(call.get(7, "dilation"), dims, 1)
     if any(s > 1 and d > 1 for s, d in zip(stride, dilation, strict=True)):
@@ -166,4 +172,5 @@ def _transposed(call: OperatorCall, x: Value, weight: Value, dims: int) -> Value
 
     loops = (*stride, *call.shape[:2], *(p.positions for p in phases))
     terms = (*(p.taps for p in phases), x.shape[1])
-    return PhasedReduction(call.shape, loops, terms, call.dtype, [inner_x, phased], body, guards, positions)
+    kind, operands = ConvolutionProduct if channel_rows else PhasedReduction, [inner_x, phased]
+    return kind(call.shape, loops, terms, call.dtype, operands, body, guards, positions)

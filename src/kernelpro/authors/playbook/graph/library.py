@@ -24,10 +24,13 @@ from kernelpro.authors.playbook.graph.values import (
 )
 from kernelpro.authors.playbook.ir.expressions import FLOATING
 
-LibraryForm = Literal["own", "library", "channels_last", "implicit_gemm", "transposed", "phases"]
+LibraryForm = Literal[
+    "own", "library", "channels_last", "implicit_gemm", "channel_rows", "transposed", "phases"
+]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
 channels_last: as library, and convolutions read and write tensors with their channels innermost.
 implicit_gemm: as library, but the playbook writes convolutions as tiled products.
+channel_rows: as implicit_gemm, with all channels of a position in one row of a stage.
 transposed: as own, but the right operand of a product is first stored contiguously along the sum.
 phases: as own, with convolutions as CPUs compute them (phased_convolution.py)."""
 _MIN_SIDE = 16
@@ -43,7 +46,8 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
     if form == "transposed":
         return _transposed_product(call) if call.name in ("matmul", "mm", "bmm") else None
     if call.name in _CONVOLUTIONS:
-        if form == "implicit_gemm" and (result := implicit_convolution(call)):
+        tiled = form in ("implicit_gemm", "channel_rows")
+        if tiled and (result := implicit_convolution(call, form == "channel_rows")):
             return result
         return _convolution(call, form == "channels_last")
     if call.name == "linear":

@@ -208,6 +208,20 @@ class PhasedReduction(Reduction):
         """All phases of the tensor, if this is one of several (Interleaved)."""
 
 
+class ConvolutionProduct(PhasedReduction):
+    """A convolution as a matrix product: a row has all channels of one position, so that reductions over the
+    channels join its stage. `loops`: phases, if the convolution is transposed, then batch, channels and
+    positions. `body` multiplies the input with the weights."""
+
+    column_dim = 1
+    """The dimension of the result that is the columns of the product."""
+
+    @property
+    def phase_count(self) -> int:
+        """The number of loops over phases, which come first."""
+        return len(self.loops) - len(self.shape)
+
+
 class Interleaved(Value):
     """The phases of one tensor, each a reduction that computes every `strides[d]`-th element of each spatial
     dimension. `node` is the operator of the graph that it comes from."""
@@ -242,6 +256,9 @@ class Scan(StageValue):
 
 class Matmul(StageValue):
     """(batch, rows, depth) times (batch, depth, columns); both sources have the same batch dimensions."""
+
+    column_dim = -1
+    """The dimension of the result that is the columns of the product."""
 
     def __init__(self, left: Value, right: Value):
         super().__init__((*left.shape[:-1], right.shape[-1]), left.dtype, [left, right])

@@ -248,5 +248,10 @@ def unflatten_loops(loops: Sequence[LoopVar], flat: IndexExpr) -> dict[LoopVar, 
 def reshape(
     indices: Sequence[IndexExpr], shape: Sequence[int], new_shape: Sequence[int]
 ) -> tuple[IndexExpr, ...]:
-    """Indices into a tensor of `new_shape` that address the same element as `indices` do in `shape`."""
+    """Indices into a tensor of `new_shape` that address the same element as `indices` do in `shape`. If the
+    shapes differ only in dimensions of size 1, the other indices stay as they are, even beyond the shape."""
+    long = [(index, size) for index, size in zip(indices, shape, strict=True) if size > 1]
+    if [size for _, size in long] == [size for size in new_shape if size > 1]:
+        kept = (index for index, _ in long)
+        return tuple(next(kept) if size > 1 else constant(0) for size in new_shape)
     return unflatten(flatten(indices, shape), new_shape)

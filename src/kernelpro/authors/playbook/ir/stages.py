@@ -97,7 +97,8 @@ class Total:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """For each column: the sum over `depth` of left * right."""
+    """For each column: the sum over the loops `depth` of left * right. A convolution is one too: its columns
+    are its output channels, and each row is one position."""
 
     name: str
     left: Expr
@@ -105,9 +106,12 @@ class MatrixProduct:
     right: Expr
     """Depends on `batch`, `depth` and `column`, not on the row within a batch."""
     column: LoopVar
-    depth: LoopVar
+    depth: Loops
     batch: Loops
-    """The leading outer loops. The last outer loop is the row within a batch."""
+    """The leading outer loops. The other outer loops are the row within a batch."""
+    guards: tuple[Guard, ...] = ()
+    """Terms that fail a guard are skipped. The guards depend on what `left` depends on; its value must then
+    not be computed. Only convolutions as tiled products have guards, only for the Triton backend."""
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, nodes_of
 from kernelpro.authors.playbook.ir.indices import (
     IndexExpr,
     Loops,
     flat_index,
     iterations,
     unflatten_loops,
+    variable,
 )
-from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage
+from kernelpro.authors.playbook.ir.stages import Guard, ReduceStep, Stage, StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign
+from kernelpro.authors.playbook.schedule.passes import scans_of
 
 _MIN_TILE = 16
 """The smallest side of a tile that tensor cores accept."""
+_MAX_ROW_TILE = 256
+"""The longest row of a product that fits into the registers of a tile, together with 64 such rows."""
 _TYPES = ("float32", "float16", "bfloat16")
 
 
@@ -51,7 +55,9 @@ def find_contraction(stage: Stage, min_side: int = _MIN_TILE) -> Contraction | N
     one of its sides is shorter than `min_side`."""
     if stage.product:
         p = stage.product
-        return Contraction(p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), (p.depth,), ())
+        return Contraction(
+            p.left, p.right, p.batch, stage.outer[len(p.batch) :], (p.column,), p.depth, p.guards
+        )
     if len(stage.reductions) != 1 or stage.totals or any(store.loops for store in stage.stores):
         return None
     return _as_contraction(stage, stage.reductions[0], min_side)
@@ -91,6 +97,28 @@ def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tupl
         node.data[1].substitute(unflatten_loops(step.loops, column)) == column for step, node in references
     )
     return {node: element for _, node in references}, elementwise
+
+
+def reduces_rows_of_tile(stage: Stage) -> bool:
+    """Whether the stage reduces the rows of its product, and a tile that has all columns can hold everything
+    that its steps need of a row."""
+    if not stage.product or not stage.reductions or stage.totals:
+        return False
+    column, builds_on_rows = stage.product.column, True
+    for step in stage.steps:
+        references = nodes_of([step.value], "product")
+        loops = unflatten_loops(step.loops, variable(column))
+        fits = iterations(step.loops) == column.extent if step.loops else not references
+        own = all(node.data[1].substitute(loops) == variable(column) for node in references)
+        is_plain = isinstance(step, StoreStep) or not step.guards
+        builds_on_rows &= fits and own and is_plain and not scans_of([step.value])
+    return builds_on_rows and column.extent <= _MAX_ROW_TILE
+
+
+def name_row_elements(stage: Stage, element: str) -> dict[Expr, str]:
+    """The expressions that refer to the product, each mapped to the name `element`, for a tile that has all
+    columns."""
+    return dict.fromkeys(nodes_of([step.value for step in stage.steps], "product"), element)
 
 
 def replace_product_with_loads(stage: Stage, tensor: str, parts: int) -> Stage:

@@ -80,6 +80,8 @@ class StageDesign:
     """GPU products: columns of a tile."""
     tile_k: int = 32
     """GPU products: terms of the sum in a tile of an operand."""
+    whole_rows: bool = False
+    """Triton products: whether a tile has all columns, so that reductions over them follow in registers."""
     interleave: bool = False
     """Triton products: whether a tile computes both phases of a transposed convolution with stride 2, and
     stores them interleaved."""

@@ -22,13 +22,14 @@ from kernelpro.authors.playbook.schedule.passes import (
     split_into_passes,
 )
 from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
-from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS, StageKernel
+from kernelpro.authors.playbook.triton.stage_kernel import StageKernel
 from kernelpro.authors.playbook.triton.syntax import (
     accumulator_dtype,
     combine,
     identity_element,
     initial_value,
 )
+from kernelpro.authors.playbook.triton.tile_rows import UNNAMED_OPS
 
 _TILE_SIDES = (16, 32, 64, 128)
 _MIN_TILE_SIDE = 4

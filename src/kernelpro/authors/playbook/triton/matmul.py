@@ -17,17 +17,20 @@ from kernelpro.authors.playbook.ir.indices import (
     unflatten_loops,
     variable,
 )
-from kernelpro.authors.playbook.ir.stages import Guard, Stage
+from kernelpro.authors.playbook.ir.stages import Guard, Stage, StoreStep
 from kernelpro.authors.playbook.schedule.contractions import (
     Contraction,
     find_contraction,
     name_product_elements,
+    name_row_elements,
+    reduces_rows_of_tile,
 )
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads, maximum_over
+from kernelpro.authors.playbook.schedule.passes import split_into_passes
 from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
-from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS
 from kernelpro.authors.playbook.triton.syntax import storage_type
+from kernelpro.authors.playbook.triton.tile_rows import UNNAMED_OPS, TileRows
 
 _MIN_TILE = 16
 """The smallest side of a tile on tensor cores."""
@@ -35,23 +38,45 @@ _MAX_SHARED_BYTES = 232448
 """The most shared memory that a block can have on any GPU (227 KB)."""
 _MIN_TAP_TERMS = 32
 """A tap needs a multiple of this many terms (channels), so that each tile of terms belongs to one tap."""
+_MAX_ROW_ELEMENTS = 128 * 256
+"""Elements of the largest tile whose rows are reduced in registers."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
-def oriented_contraction(stage: Stage, via_registers: bool = False) -> tuple[Contraction, bool] | None:
+def oriented_contraction(stage: Stage, design: StageDesign) -> tuple[Contraction, bool] | None:
     """The contraction with its columns along the contiguous loop of the results, and whether its operands
     were swapped for that. If Triton cannot prove which axis of a tile is contiguous, neighbouring threads
     access the last one. `via_registers`: with its strided operand on the left, if it has one."""
     match = find_contraction(stage)
-    if match and via_registers and (side := strided_side(stage)):
+    if match and design.via_registers and (side := strided_side(stage)):
         return (_swapped(match), True) if side == "right" else (match, False)
-    if match is None or stage.product or not stage.stores:
+    if match is None or not stage.stores or not _stores_results(stage, design):
         return (match, False) if match else None
-    index = stage.stores[0].index
+    widest = max(stage.stores, key=lambda step: iterations(step.loops))
+    index = _in_columns(stage, widest)
     loops = [var for var in (*match.rows, *match.columns) if index.coefficient(var)]
-    if not loops or min(loops, key=index.coefficient) not in match.rows:
+    spans_both = not stage.product or stage.product.column in loops
+    if not loops or not spans_both or min(loops, key=index.coefficient) not in match.rows:
         return match, False
     return _swapped(match), True
+
+
+def _keeps_rows(stage: Stage, design: StageDesign) -> bool:
+    """Whether tiles have all columns, and reductions over them follow in registers."""
+    return design.whole_rows and reduces_rows_of_tile(stage)
+
+
+def _stores_results(stage: Stage, design: StageDesign) -> bool:
+    """Whether the kernel of a product also executes the stage's steps."""
+    if stage.product is None or _keeps_rows(stage, design):
+        return True
+    return name_product_elements(stage, variable(stage.product.column), "")[1]
+
+
+def _in_columns(stage: Stage, store: StoreStep) -> IndexExpr:
+    """The index of a store, with the columns of the product instead of the store's own loops."""
+    column = stage.product.column if stage.product and store.loops else None
+    return store.index.substitute(unflatten_loops(store.loops, variable(column))) if column else store.index
 
 
 def _swapped(match: Contraction) -> Contraction:
@@ -82,24 +107,25 @@ def _scalar_taps(match: Contraction) -> LoopVar | None:
     return LoopVar("tap", iterations(match.depth[:-1]))
 
 
-def interleaved_phase(stage: Stage) -> LoopVar | None:
+def interleaved_phase(stage: Stage, design: StageDesign) -> LoopVar | None:
     """The loop over the two phases of a transposed convolution whose results alternate in memory: a tile that
     has both stores them next to each other. None if there is none."""
-    oriented = oriented_contraction(stage)
-    if oriented is None or not oriented[0].columns or stage.product:
+    oriented = oriented_contraction(stage, design)
+    if oriented is None or not oriented[0].columns or not _stores_results(stage, design):
         return None
     match, last = oriented[0], oriented[0].columns[-1]
 
     def alternates(phase: LoopVar) -> bool:
-        steps = [(s.index.coefficient(phase), s.index.coefficient(last)) for s in stage.stores]
+        indices = [_in_columns(stage, store) for store in stage.stores]
+        steps = [(index.coefficient(phase), index.coefficient(last)) for index in indices]
         return phase.extent == 2 and bool(steps) and all(step == (1, 2) for step in steps)
 
     return next(filter(alternates, match.batch), None)
 
 
 class TritonMatmul:
-    """The kernel of one matrix product. Steps that need only one element of it at a time form the
-    epilogue."""
+    """The kernel of one matrix product. Steps that need only one element of it at a time form the epilogue;
+    so do steps that reduce its rows, if tiles have all columns."""
 
     def __init__(
         self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -107,14 +133,16 @@ class TritonMatmul:
         self._builder, self._printer = builder, builder.printer
         self._stage, self._design, self._number, self._precision = stage, design, number, precision
         self._via_registers = design.via_registers and bool(strided_side(stage))
-        oriented = oriented_contraction(stage, self._via_registers)
+        self._whole_rows = _keeps_rows(stage, design)
+        oriented = oriented_contraction(stage, design)
         assert oriented, "the caller checks that the stage is a contraction"
         match, self._is_swapped = oriented
         if match.left.dtype not in _DTYPES:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
         self._contraction, self._depth = match, iterations(match.depth)
         self._taps = _scalar_taps(match)
-        self._phase = interleaved_phase(stage) if design.interleave and not self._via_registers else None
+        interleaves = design.interleave and not self._via_registers
+        self._phase = interleaved_phase(stage, design) if interleaves else None
         self._pair = LoopVar("pair", 2 * match.columns[-1].extent if self._phase else 0)
         """The last loop of columns and the phase, as one loop."""
         self._batches = tuple(var for var in match.batch if var != self._phase)
@@ -129,6 +157,9 @@ class TritonMatmul:
 
     def write(self) -> Stage | None:
         """Add the kernel. If the stage's steps do not fit into the epilogue, returns them as a stage."""
+        if self._whole_rows:
+            self._write(name_row_elements(self._stage, "acc"), fused=True)
+            return None
         names, fused = name_product_elements(self._stage, variable(self._along), "acc")
         if fused:
             self._write(names, fused)
@@ -147,8 +178,8 @@ class TritonMatmul:
         number, builder, printer, design = self._number, self._builder, self._printer, self._design
         rows, columns = self._row.extent, self._column.extent
         constants = {
-            "TILE_M": self._tile_tunable("TILE_M", design.tile_m, rows, (64, 128, 256)),
-            "TILE_N": self._tile_tunable("TILE_N", design.tile_n, columns, (64, 128, 256)),
+            "TILE_M": self._side_tunable("TILE_M", design.tile_m, self._row),
+            "TILE_N": self._side_tunable("TILE_N", design.tile_n, self._column),
             "TILE_K": self._tile_tunable("TILE_K", design.tile_k, *self._tile_depths()),
             "GROUP": builder.tunable(f"GROUP{number}", 8, (4, 8, 16)),
         }
@@ -190,6 +221,16 @@ class TritonMatmul:
     @property
     def _is_16_bit(self) -> bool:
         return self._contraction.left.dtype != "float32"
+
+    def _side_tunable(self, name: str, size: int, axis: LoopVar) -> str:
+        """Declare the rows or the columns of a tile as a tunable. Whole rows determine one of them, and limit
+        the other one."""
+        sizes: tuple[int, ...] = (64, 128, 256)
+        if self._whole_rows:
+            width = max(power_of_two(self._along.extent), _MIN_TILE)
+            sizes = tuple(side for side in (32, *sizes) if side * width <= _MAX_ROW_ELEMENTS)
+            size, sizes = (width, ()) if axis == self._along else (size, sizes)
+        return self._tile_tunable(name, size, axis.extent, sizes)
 
     def _tile_tunable(self, name: str, size: int, extent: int, values: tuple[int, ...]) -> str:
         """Declare a side of the tile as a tunable, limited to what the product needs."""
@@ -348,15 +389,26 @@ class TritonMatmul:
 
     def _epilogue(self, names: dict[Expr, str]) -> list[str]:
         printer, lines = self._printer, list[str]()
-        for step in self._stage.stores:
+        for step in self._stage.steps if self._whole_rows else self._stage.stores:
             printer.loop_indices.update(unflatten_loops(step.loops, variable(self._along)))
+        if self._whole_rows:
+            along = 0 if self._along == self._row else 1
+            rows, length = TileRows(printer, along), ("TILE_M", "TILE_N")[along]
+            for row_pass in split_into_passes(self._stage):
+                lines += rows.statements(row_pass, names, self._along, length, self._store)
+            return lines
+        for step in self._stage.stores:
             lines += printer.statements(
                 [step.value] if step.value.op not in (*UNNAMED_OPS, "product") else [], names
             )
-            text = printer.text(step.value, names)
-            guards = [Guard(self._joined(guard.index), guard.size) for guard in step.guards]
-            lines.append(printer.store(step.tensor, self._joined(step.index), text, names, guards))
+            lines.append(self._store(step, names))
         return lines
+
+    def _store(self, step: StoreStep, names: Names) -> str:
+        """The statement that stores a tile."""
+        text = self._printer.text(step.value, names)
+        guards = [Guard(self._joined(guard.index), guard.size) for guard in step.guards]
+        return self._printer.store(step.tensor, self._joined(step.index), text, names, guards)
 
     def _store_product(self) -> str:
         """Statement that stores the tile for the kernels that follow."""

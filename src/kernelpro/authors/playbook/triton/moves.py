@@ -7,7 +7,11 @@ from dataclasses import replace
 from kernelpro.authors.playbook.ir.expressions import nodes_of
 from kernelpro.authors.playbook.ir.indices import iterations
 from kernelpro.authors.playbook.ir.stages import Program, Stage
-from kernelpro.authors.playbook.schedule.contractions import find_contraction, is_matmul
+from kernelpro.authors.playbook.schedule.contractions import (
+    find_contraction,
+    is_matmul,
+    reduces_rows_of_tile,
+)
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.gpu_moves import (
     TileChange,
@@ -50,15 +54,24 @@ _VIA_REGISTERS = (
     "through registers."
 )
 
+_WHOLE_ROWS = (
+    "Keep all columns of a product in one tile and reduce them in registers, so that the product is never "
+    "written to memory."
+)
+
 
 def seeds(program: Program) -> list[Seed]:
     """Initial designs, the most promising first."""
     best = Design("triton", tuple(_initial_design(stage) for stage in program.stages))
+    with_rows = _seeds_with_whole_rows(program, best)
+    if any(_is_convolution(stage) for stage in program.stages):
+        return with_rows  # the form implicit_gemm has the designs that store all channels first
     interleaved = apply_change(program, best, _interleave_phases)
     registers = apply_change(program, best, _read_via_registers)
     plan = "Both phases of a transposed convolution with stride 2 in one tile, stored next to each other."
     return distinct_seeds(
         [
+            *with_rows,
             *([Seed(plan, interleaved)] if interleaved else []),
             *([Seed(_VIA_REGISTERS, registers)] if registers else []),
             Seed(
@@ -77,6 +90,27 @@ def seeds(program: Program) -> list[Seed]:
             Seed(
                 "Give each thread rows of its own if they are short, and share rows between threads if not.",
                 apply_change(program, best, _swap_order) or best,
+            ),
+        ]
+    )
+
+
+def _seeds_with_whole_rows(program: Program, design: Design) -> list[Seed]:
+    """Designs for stages that reduce the rows of a product, if any does."""
+    rows = apply_change(program, design, _whole_rows)
+    if rows is None:
+        return []
+    interleaved = apply_change(program, rows, _interleave_phases)
+    registers = apply_change(program, rows, _read_via_registers)
+    plan = f"{_WHOLE_ROWS} Both phases of a transposed convolution with stride 2 are in one tile."
+    return distinct_seeds(
+        [
+            *([Seed(plan, interleaved)] if interleaved else []),
+            *([Seed(f"{_WHOLE_ROWS} {_VIA_REGISTERS}", registers)] if registers else []),
+            Seed(_WHOLE_ROWS, rows),
+            Seed(
+                f"{_WHOLE_ROWS} Smaller tiles, so that more programs run concurrently.",
+                apply_change(program, rows, _fewer_threads) or rows,
             ),
         ]
     )
@@ -107,7 +141,7 @@ def _initial_design(stage: Stage) -> StageDesign:
 
 def _matmul_design(stage: Stage) -> StageDesign:
     """The largest tiles that leave enough programs to fill the device."""
-    oriented = oriented_contraction(stage)
+    oriented = oriented_contraction(stage, StageDesign())
     assert oriented
     match = oriented[0]
     rows, columns, batch = iterations(match.rows), iterations(match.columns), iterations(match.batch)
@@ -209,7 +243,21 @@ def _element_bytes(stage: Stage) -> int:
 
 def _per_matmul(change: TileChange) -> DesignChange:
     """A change that applies to stages written as matrix products."""
-    return per_stage(lambda stage, design: change(design) if is_matmul(stage, design) else None)
+    return per_stage(lambda stage, design: _retiled(stage, design, change))
+
+
+def _retiled(stage: Stage, design: StageDesign, change: TileChange) -> StageDesign | None:
+    """The product's design after a change. If its tiles have whole rows, the change of a side that must not
+    change applies to the other side instead."""
+    changed = change(design) if is_matmul(stage, design) else None
+    if changed is None or not design.whole_rows:
+        return changed
+    oriented = oriented_contraction(stage, design)
+    assert oriented
+    before, after = design.tile_m * design.tile_n, changed.tile_m * changed.tile_n
+    if oriented[1]:  # the rows lie along the first axis
+        return replace(changed, tile_m=design.tile_m, tile_n=max(design.tile_n * after // before, 16))
+    return replace(changed, tile_n=design.tile_n, tile_m=max(design.tile_m * after // before, 16))
 
 
 def _is_row_kernel(stage: Stage, design: StageDesign) -> bool:
@@ -270,7 +318,7 @@ def _more_threads(stage: Stage, design: StageDesign) -> StageDesign | None:
 
 def _fewer_threads(stage: Stage, design: StageDesign) -> StageDesign | None:
     if is_matmul(stage, design):
-        return shrink_tile(design, _MIN_RESULTS)
+        return _retiled(stage, design, lambda product: shrink_tile(product, _MIN_RESULTS))
     return replace(design, threads=design.threads // 2) if design.threads > 64 else None
 
 
@@ -298,17 +346,38 @@ def _transpose_tiles(stage: Stage, design: StageDesign) -> StageDesign | None:
 def _read_via_registers(stage: Stage, design: StageDesign) -> StageDesign | None:
     if design.via_registers or not is_matmul(stage, design) or not strided_side(stage):
         return None
-    before, after = (oriented_contraction(stage, via_registers) for via_registers in (False, True))
+    new = replace(design, via_registers=True)
+    before, after = (oriented_contraction(stage, each) for each in (design, new))
     assert before and after
     sides = (design.tile_m, design.tile_n) if before[1] == after[1] else (design.tile_n, design.tile_m)
-    return replace(design, via_registers=True, tile_m=sides[0], tile_n=sides[1])
+    return replace(new, tile_m=sides[0], tile_n=sides[1])
 
 
 def _interleave_phases(stage: Stage, design: StageDesign) -> StageDesign | None:
     """Half the columns, as a tile has two accumulators."""
-    if design.interleave or not is_matmul(stage, design) or not interleaved_phase(stage):
+    if design.interleave or not is_matmul(stage, design) or not interleaved_phase(stage, design):
         return None
     return replace(design, interleave=True, tile_n=max(design.tile_n // 2, 32))
+
+
+def _whole_rows(stage: Stage, design: StageDesign) -> StageDesign | None:
+    """All columns, and as many rows as registers can hold; fewer if programs would not fill the device."""
+    if design.whole_rows or not reduces_rows_of_tile(stage):
+        return None
+    new = replace(design, whole_rows=True)
+    oriented = oriented_contraction(stage, new)
+    assert oriented and stage.product
+    width = max(power_of_two(stage.product.column.extent), 16)
+    fills_device = stage.rows // 128 >= _SATURATING_PROGRAMS // 4
+    rows = 128 if width <= 128 and fills_device else 64  # warpgroup instructions need 64
+    sides = (width, rows) if oriented[1] else (rows, width)
+    threads = 256 if width * rows > 64 * 128 else 128
+    return replace(new, tile_m=sides[0], tile_n=sides[1], threads=threads)
+
+
+def _is_convolution(stage: Stage) -> bool:
+    """Whether the stage has a convolution as a product."""
+    return stage.product is not None and (len(stage.product.depth) > 1 or bool(stage.product.guards))
 
 
 def _use_tensor_cores(stage: Stage, design: StageDesign) -> StageDesign | None:
@@ -323,6 +392,12 @@ MOVES = (
         "Compute the sum as a matrix product in tiles on tensor cores.",
         ("tensor_cores_idle", "missing_reuse", "energy_wide_precision"),
         per_stage(_use_tensor_cores),
+    ),
+    Move(
+        "whole rows",
+        _WHOLE_ROWS,
+        ("excess_traffic", "l2_thrash", "energy_dram_traffic", "energy_l2_traffic"),
+        per_stage(_whole_rows),
     ),
     Move(
         "operands via registers",

@@ -8,7 +8,7 @@ whose programs store partial results; the next kernel combines them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kernelpro.authors.playbook.codegen.printer import Names
 from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
@@ -23,15 +23,15 @@ from kernelpro.authors.playbook.schedule.passes import (
     split_into_passes,
 )
 from kernelpro.authors.playbook.triton.builder import TritonSourceBuilder, indented
-from kernelpro.authors.playbook.triton.stage_kernel import UNNAMED_OPS, StageKernel
+from kernelpro.authors.playbook.triton.stage_kernel import StageKernel
 from kernelpro.authors.playbook.triton.syntax import (
     accumulator_dtype,
     combine,
     compute_type,
-    identity_element,
     initial_value,
     scratch_dtype,
 )
+from kernelpro.authors.playbook.triton.tile_rows import UNNAMED_OPS, TileRows
 
 MAX_TILE_ELEMENTS = 32768
 """Elements of a tile in registers: 32 for each of 1024 threads."""
@@ -43,6 +43,7 @@ class TritonRowKernel(StageKernel):
     def __init__(self, builder: TritonSourceBuilder, stage: Stage, design: StageDesign, number: int):
         super().__init__(builder, stage, design, number)
         self._one_row = design.coarsening == 1 or stage.rows == 1
+        self._rows = TileRows(self.printer, None if self._one_row else 1)
         self.row_shape = "[]" if self._one_row else "[ROWS, 1]"
         self._chunk_shape = "[CHUNK]" if self._one_row else "[ROWS, CHUNK]"
         self._passes = split_into_passes(stage)
@@ -162,17 +163,6 @@ class TritonRowKernel(StageKernel):
         """Offsets along the tile's axis along the row."""
         return f"tl.arange(0, {length})" if self._one_row else f"tl.arange(0, {length})[None, :]"
 
-    def _reduce_row(self, kind: str, text: str, value: Expr) -> str:
-        """The reduction of each row of the tile."""
-        return self.printer.reduce(kind, text, value.dtype, 0 if self._one_row else 1, keep=not self._one_row)
-
-    def _broadcast(self, text: str, value: Expr, loops: Iterable[LoopVar], length: str) -> str:
-        """The text of a value, broadcast to the length of the tile if it is constant along the row."""
-        if value.variables & set(loops):
-            return text
-        shape = f"[{length}]" if self._one_row else f"[1, {length}]"
-        return f"(tl.zeros({shape}, {compute_type(value.dtype)}) + {text})"
-
     def _column_mask(self, column: LoopVar) -> list[str]:
         mask = self.printer.masks.get(column)
         return [f"{mask} = {column.name} < {column.extent}"] if mask else []
@@ -189,38 +179,17 @@ class TritonRowKernel(StageKernel):
         lines = []
         for scan in scans_of(row_pass.roots):
             lines += self._emit_scan(scan, names, length)
-        roots = [root for root in row_pass.roots if root.op not in UNNAMED_OPS]
-        lines += self.printer.statements(roots, names)
-        for step in row_pass.steps:
-            if isinstance(step, StoreStep):
-                lines.append(self.emit_store(step, names))
-            else:
-                text = self._reduce_input(row_pass, step, names, length)
-                lines.append(f"{step.name} = {self._reduce_row(step.kind, text, step.value)}")
-        return lines
+        return lines + self._rows.statements(row_pass, names, column, length, self.emit_store)
 
     def _emit_scan(self, scan: Expr, names: Names, length: str, carry: str = "") -> list[str]:
         """Statements for the scan of the tile's elements, combined with the carry of earlier chunks."""
         kind, (arg,) = scan.data[0], scan.args
         lines = self.printer.statements([arg] if arg.op not in UNNAMED_OPS else [], names)
         operand = self.printer.reduce_operand(kind, arg, names)
-        text = self._broadcast(operand, arg, scan.data[1:], length)
+        text = self._rows.broadcast(operand, arg, scan.data[1:], length)
         result = self.printer.scan(kind, text, 0 if self._one_row else 1)
         names[scan] = f"v{scan.number}"
         return [*lines, f"{names[scan]} = {combine(kind, carry, result) if carry else result}"]
-
-    def _reduce_input(
-        self, row_pass: RowPass, step: ReduceStep, names: Names, length: str, masked_value: str = ""
-    ) -> str:
-        """The operand of a reduction. Masked elements become the identity element, or `masked_value`."""
-        operand = self.printer.reduce_operand(step.kind, step.value, names)
-        text = self._broadcast(operand, step.value, row_pass.loops, length)
-        mask = self.printer.masks.get(self._columns[row_pass.loops])
-        conditions = [*([mask] if mask else []), *self.printer.guard_conditions(row_pass.guards)]
-        if not conditions:
-            return text
-        identity = identity_element(step.kind, accumulator_dtype(step.kind, step.value))
-        return f"tl.where({' & '.join(conditions)}, {text}, {masked_value or identity})"
 
     def _emit_chunked_pass(self, row_pass: RowPass, names: Names, column: LoopVar) -> list[str]:
         """A loop over the chunks of a row.
@@ -255,12 +224,11 @@ class TritonRowKernel(StageKernel):
                 body.append(self.emit_store(row_step, inner_names))
             elif row_step.name in centered:
                 # Masked elements equal the mean, so they contribute nothing.
-                text = self._reduce_input(
-                    row_pass, row_step, inner_names, "CHUNK", masked_value=row_step.name
-                )
+                masked_value = row_step.name
+                text = self._rows.operand(row_pass, row_step, inner_names, column, "CHUNK", masked_value)
                 body += self._update_welford(row_step, text, centered[row_step.name])
             else:
-                text = self._reduce_input(row_pass, row_step, inner_names, "CHUNK")
+                text = self._rows.operand(row_pass, row_step, inner_names, column, "CHUNK")
                 body += self._update_accumulator(row_step, text, row_step.name in maxima)
         for step in rescaled:
             body += self._rescale_sum(row_pass, step, inner_names)
@@ -269,7 +237,7 @@ class TritonRowKernel(StageKernel):
             lines += self._merge_welford(mean, name, online[name].base.value, column)
         reduced = {*maxima, *online, *centered}
         return lines + [
-            f"{step.name} = {self._reduce_row(step.kind, step.name, step.value)}"
+            f"{step.name} = {self._rows.reduce(step.kind, step.name, step.value)}"
             for step in reductions
             if step.name not in reduced
         ]
@@ -278,8 +246,9 @@ class TritonRowKernel(StageKernel):
         """Statements for the scan of a chunk, and for the carry to the next chunk."""
         kind, carry = scan.data[0], f"carry{scan.number}"
         lines = self._emit_scan(scan, names, "CHUNK", carry)
-        step = ReduceStep("", kind, scan.args[0], row_pass.loops)
-        total = self._reduce_row(kind, self._reduce_input(row_pass, step, names, "CHUNK"), scan)
+        step, column = ReduceStep("", kind, scan.args[0], row_pass.loops), self._columns[row_pass.loops]
+        text = self._rows.operand(row_pass, step, names, column, "CHUNK")
+        total = self._rows.reduce(kind, text, scan)
         return [*lines, f"{carry} = {combine(kind, carry, total)}"]
 
     def _update_accumulator(self, step: ReduceStep, text: str, is_maximum: bool) -> list[str]:
@@ -288,7 +257,7 @@ class TritonRowKernel(StageKernel):
         if not is_maximum:
             return [f"{name} = {combine(step.kind, name, text)}"]
         return [
-            f"{name}_new = {combine(step.kind, name, self._reduce_row('max', text, step.value))}",
+            f"{name}_new = {combine(step.kind, name, self._rows.reduce('max', text, step.value))}",
             f'{name}_finite = tl.where({name}_new == float("-inf"), 0.0, {name}_new)',
         ]
 
@@ -311,8 +280,9 @@ class TritonRowKernel(StageKernel):
         online = self._online[step.name]
         base = online.base.name
         inner_names = {**names, online.base_value: f"{base}_finite"}
-        lines = self.printer.statements([step.value], inner_names)
-        chunk = self._reduce_row("sum", self._reduce_input(row_pass, step, inner_names, "CHUNK"), step.value)
+        lines, column = self.printer.statements([step.value], inner_names), self._columns[row_pass.loops]
+        text = self._rows.operand(row_pass, step, inner_names, column, "CHUNK")
+        chunk = self._rows.reduce("sum", text, step.value)
         return [*lines, f"{step.name} = {step.name} * tl.exp({base} - {base}_finite) + {chunk}"]
 
     def _update_welford(self, step: ReduceStep, text: str, squares: str) -> list[str]:
@@ -338,9 +308,9 @@ class TritonRowKernel(StageKernel):
         return [
             *lines,
             f"{mean}_lane_count = {lane_count}",
-            f"{mean}_sum = {self._reduce_row('sum', f'{mean} * {mean}_lane_count', value)}",
+            f"{mean}_sum = {self._rows.reduce('sum', f'{mean} * {mean}_lane_count', value)}",
             f"{mean}_delta = {mean} - {mean}_sum / {divisor}",
-            f"{squares} = {self._reduce_row('sum', deviations, value)}",
+            f"{squares} = {self._rows.reduce('sum', deviations, value)}",
             f"{mean} = {mean}_sum",
         ]
 
@@ -380,20 +350,20 @@ class TritonRowKernel(StageKernel):
     def _combine_partials(self, step: ReduceStep, column: LoopVar) -> list[str]:
         online, name = self._online.get(step.name), step.name
         if online is None:
-            return [f"{name} = {self._reduce_row(step.kind, f'{name}_parts', step.value)}"]
+            return [f"{name} = {self._rows.reduce(step.kind, f'{name}_parts', step.value)}"]
         base = online.base.name
         if online.kind == "rescaled":
             rescaled = f"{name}_parts * tl.exp({base}_parts - {base}_finite)"
             return [
                 f'{base}_finite = tl.where({base} == float("-inf"), 0.0, {base})',
-                f"{name} = {self._reduce_row('sum', rescaled, step.value)}",
+                f"{name} = {self._rows.reduce('sum', rescaled, step.value)}",
             ]
         length = self._part_length(column)
         deviations = f"{name}_parts + {name}_count * {name}_delta * {name}_delta"
         return [
             f"{name}_count = tl.minimum(tl.maximum({column.extent} - parts * {length}, 0), {length}) * 1.0",
             f"{name}_delta = {base}_parts / tl.maximum({name}_count, 1.0) - {base} / {column.extent}.0",
-            f"{name} = {self._reduce_row('sum', deviations, step.value)}",
+            f"{name} = {self._rows.reduce('sum', deviations, step.value)}",
         ]
 
 

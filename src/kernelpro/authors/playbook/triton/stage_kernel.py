@@ -22,11 +22,10 @@ from kernelpro.authors.playbook.triton.syntax import (
     initial_value,
     scratch_dtype,
 )
+from kernelpro.authors.playbook.triton.tile_rows import UNNAMED_OPS
 
 _MAX_TOTAL_PROGRAMS = 1024
 """Most programs that accumulate a total: enough to fill a GPU, and few enough for one program to combine."""
-UNNAMED_OPS = ("const", "row", "total")
-"""Expressions that are printed in place, without a variable of their own."""
 
 
 class StageKernel(ABC):
