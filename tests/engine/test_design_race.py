@@ -55,7 +55,9 @@ class RacingLab(KnownLab):
     def verdict(self, job: Job, source: str) -> Verdict:
         if source == COMPILED.source:
             return replace(verdict(1.0), faster="unclear")
-        return replace(verdict(1 / self._speedup), faster="yes" if self._speedup > 1 else "no")
+        unclear = abs(self._speedup - 1) < 0.03
+        clearly = "yes" if self._speedup > 1 else "no"
+        return replace(verdict(1 / self._speedup), faster="unclear" if unclear else clearly)
 
     def _result(self, job: Job) -> Result:
         self.kinds.append(job.kind)
@@ -113,6 +115,15 @@ def test_the_compilers_code_is_the_result_if_nothing_is_faster(
     outcome, store = run(tmp_path, RacingLab(*ratios, speedup=0.9))
     assert outcome.best == 1 and "torch.compile's own code" in outcome.notes[0]
     assert all(step.no_verdict is NoVerdict.LOST_RACE for step in store.steps() if not step.verdict)
+
+
+@pytest.mark.parametrize(("speedup", "best", "judged"), [(0.995, 4, 1), (0.98, 1, 2)])
+def test_code_that_lost_the_race_is_judged_only_if_the_winner_seems_slower_than_the_baseline(
+    speedup: float, best: int, judged: int, tmp_path: Path
+) -> None:
+    lab = RacingLab(1.02, 1.4, 1.5, 1.0, speedup=speedup)
+    outcome, _ = run(tmp_path, lab)
+    assert outcome.best == best and lab.kinds.count("judge") == judged
 
 
 def test_a_resumed_run_does_not_race_again(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Of the candidates that pass, the best by the run's objective (objective.py) wins. If it does not clearly beat
 the fastest baseline, the compiler's own code is judged as well, so that a run never returns a kernel slower
-than that.
+than that. Code that lost a race against it is judged only if it seems slower than that baseline.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 from kernelpro.engine import objective
 from kernelpro.engine.shape_dispatch import choose_by_shape
-from kernelpro.records import ComparableTimes, Outcome, RunConfig, Status, Step, Verdict
+from kernelpro.records import ComparableTimes, NoVerdict, Outcome, RunConfig, Status, Step, Verdict
+
+_AS_FAST = 0.99
+"""Of two kernels that differ by less, the one that won the race counts as the faster one."""
 
 
 @dataclass
@@ -36,8 +39,9 @@ class FinalJudging:
             return Outcome(self.reason, notes=("no candidate passed",))
         await self._judge(leaders)
         best = self._best()
-        if best is None or self.verdicts[best].faster != "yes":
-            await self._judge([step for step in seeds if step.number not in self.verdicts])
+        unjudged = [step for step in seeds if step.number not in self.verdicts]
+        if best is None or not self._needs_no_other(self.verdicts[best], unjudged):
+            await self._judge(unjudged)
             best = self._best()
         notes = tuple(
             f"step {number} failed the final judging: {verdict.status}: {verdict.reason}"
@@ -58,6 +62,13 @@ class FinalJudging:
         notes += objective.notes(self.config, self.times, self._passed(), best)
         by_shape, verdict = choose_by_shape(self.times, self._passed(), best)
         return Outcome(self.reason, best, verdict, tuple(self.verdicts), notes, by_shape=by_shape)
+
+    def _needs_no_other(self, verdict: Verdict, seeds: list[Step]) -> bool:
+        """Whether no code of compilers (`seeds`) has to be judged beside the best candidate."""
+        if verdict.faster != "unclear" or self.config.objective != "speed":
+            return verdict.faster == "yes"
+        lost_race = all(step.no_verdict is NoVerdict.LOST_RACE for step in seeds)
+        return lost_race and min(ratio.value for ratio in verdict.speedup.values()) >= _AS_FAST
 
     def _overtaken(self, leaders: list[Step], best: int) -> tuple[str, ...]:
         """Notes on the leaders, best first, that were ahead of the winner in the search."""
