@@ -6,14 +6,18 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
 
 from kernelpro.lab.exclusive import compiling, without_compilers
+from kernelpro.lab.sandbox.background import Pausable
 from kernelpro.lab.sandbox.builds import Builds, when_all_end
+from kernelpro.lab.sandbox.compilation import TimeLimitExceeded, TimeLimits
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
 from kernelpro.lab.sandbox.outputs import CandidateRejected
+from kernelpro.lab.sandbox.process import SandboxedProcess
 from kernelpro.records import Candidate, Options, Status
 
 SOURCE = """
@@ -48,6 +52,55 @@ def test_no_compiler_runs_while_another_process_times_the_cpu(launcher: SandboxL
     with compiling():
         assert builds.get(unseen(), "cpu", Options()), "compilers run beside each other"
     builds.close()
+
+
+LONG_BUILD = """
+import subprocess, sys
+from kernelpro import runtime
+burn = "import time; end = time.monotonic() + 600\\nwhile time.process_time() < 1.5: pass"
+subprocess.run([sys.executable, "-c", burn], process_group=0, check=True)  # like a compiler that ninja starts
+lib = runtime.cpp('extern "C" int number() {{ return {number}; }}')
+"""
+
+
+def test_builds_are_paused_while_a_gpu_is_timed_and_continue_afterwards(launcher: SandboxLauncher) -> None:
+    builds, options = Builds(launcher), Options()
+    build = builds.begin(Candidate(LONG_BUILD.format(number=secrets.randbits(31))), "cpu", options)
+    members = builds.background._members
+    while not (members and len(_process_of(members).process_tree()) > 1):
+        assert not build.done(), build.exception()
+    process = _process_of(members)
+    with builds.background.paused():
+        threading.Event().wait(0.3)  # a signal takes effect when its process runs
+        before = process.cpu_time_ms()
+        later = builds.begin(unseen(), "cpu", options)
+        threading.Event().wait(1)
+        assert process.cpu_time_ms() == before and not build.done()
+        assert len(members) == 1 and not later.done(), "no build starts meanwhile"
+        assert builds.get(unseen(), "cpu", options), "a build that the timing side waits for continues"
+    assert build.result(60) and later.result(60)
+    assert not members
+    builds.close()
+
+
+def test_time_in_which_a_build_is_paused_does_not_count() -> None:
+    calls = iter(range(8))
+
+    def is_over(seconds: float) -> bool:
+        time.sleep(seconds)
+        return next(calls) == 7
+
+    limits = TimeLimits(0.1, 0.1)
+    limits.wait(is_over, lambda: False, is_paused=lambda: True)
+    assert limits.run_seconds == limits.compile_seconds == 0
+    with pytest.raises(TimeLimitExceeded):
+        limits.wait(lambda seconds: bool(time.sleep(seconds)), lambda: False)
+
+
+def _process_of(members: set[Pausable]) -> SandboxedProcess:
+    (process,) = members
+    assert isinstance(process, SandboxedProcess)
+    return process
 
 
 def test_a_build_that_a_job_waits_for_does_not_queue_behind_builds_ahead(launcher: SandboxLauncher) -> None:

@@ -236,7 +236,9 @@ def test_a_kernel_that_is_slow_only_beside_guards_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr("kernelpro.lab.judge.memory_safety._MIN_SECONDS", 1.5)
     honest = write_kernel("cpp", "output", "after", 0)
-    sleeps = honest.replace("    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)")
+    sleeps = honest.replace(
+        "    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)"
+    )
     note = cpu.check(f"import time\n{sleeps}")
     assert note == (
         "the kernel could not be checked for writes out of bounds in all guarded calls: "
@@ -245,7 +247,9 @@ def test_a_kernel_that_is_slow_only_beside_guards_is_not_waited_for(
     hangs = cpu.check(f"import time\n{sleeps}".replace("sleep(1)", "sleep(9)"))
     assert hangs.startswith("the kernel could not be checked for writes out of bounds: "), hangs
     stores = write_kernel("cpp", "output", "after", 1)
-    slow = stores.replace("    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)")
+    slow = stores.replace(
+        "    def forward(self, x, y):", "    def forward(self, x, y):\n        time.sleep(1)"
+    )
     assert cpu.check(f"import time\n{slow}").startswith("writes out of bounds: 4 bytes after the end of ")
 
 

@@ -85,7 +85,8 @@ class JobRunner:
 
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
         self._launcher, self._write = launcher, write
-        self._builds, self._references = Builds(self._launcher), AheadCompilers()
+        self._builds = Builds(self._launcher)
+        self._references = AheadCompilers(background=self._builds.background)
         self._imports: threading.Thread | None = None
         self._warm: list[_WarmShape] = []
         """The prepared task, one entry for each of its shapes."""

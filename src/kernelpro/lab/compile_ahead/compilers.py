@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kernelpro.lab.sandbox.background import BackgroundWork
 from kernelpro.lab.sandbox.launcher import clean_environment
 from kernelpro.records import BaselineSeed, Record, StudyData, Target, Task, folders
 
@@ -58,8 +59,15 @@ class AheadResult(Record):
 class AheadCompilers:
     """Processes that serve a queue of references. They start when the first reference is queued."""
 
-    def __init__(self, processes: int | None = None, log: Path | None = None):
-        """`processes`: None means a quarter of the cores, at most 4. `log`: a file for their output."""
+    def __init__(
+        self,
+        processes: int | None = None,
+        log: Path | None = None,
+        background: BackgroundWork | None = None,
+    ):
+        """`processes`: None means a quarter of the cores, at most 4. `log`: a file for their output.
+        `background`: they are paused with it."""
+        self._background = background or BackgroundWork()
         self._count = (
             min(_MAX_PROCESSES, len(os.sched_getaffinity(0)) // 4) if processes is None else processes
         )
@@ -98,10 +106,13 @@ class AheadCompilers:
             watchdog.start()
             started = time.monotonic()
             assert process.stdin and process.stdout
+            self._background.wait_until_resumed()
             try:
-                process.stdin.write(request.dumps() + "\n")
-                process.stdin.flush()
-                future.set_result(AheadResult.from_json(json.loads(process.stdout.readline())))
+                with self._background.member(_PausableProcess(process)):
+                    process.stdin.write(request.dumps() + "\n")
+                    process.stdin.flush()
+                    answer = process.stdout.readline()
+                future.set_result(AheadResult.from_json(json.loads(answer)))
             except (OSError, ValueError):  # it was killed or crashed
                 seconds = time.monotonic() - started
                 _kill(process)
@@ -152,6 +163,25 @@ def _study_with_seed(result: AheadResult) -> StudyData | None:
     return replace(result.study, seeds=(BaselineSeed("compile", "torch.compile", result.seed),))
 
 
+class _PausableProcess:
+    """A process with its group, which can be paused."""
+
+    def __init__(self, process: subprocess.Popen[str]):
+        self._process = process
+
+    def pause(self) -> None:
+        """Stop the group."""
+        _signal_group(self._process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the group continue."""
+        _signal_group(self._process, signal.SIGCONT)
+
+
 def _kill(process: subprocess.Popen[str]) -> None:
+    _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[str], number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -136,8 +136,9 @@ class Bench:
         self.floor_ms = physics.floor_ms(self.work, self.ceilings, self.unit)
 
     def quiet(self) -> AbstractContextManager[None]:
-        """A context for timing: on a CPU, none of our compilers runs in it."""
-        return without_compilers() if self.target == "cpu" else nullcontext()
+        """A context for timing, in which none of our compilers runs: on a CPU they end, on a GPU's host they
+        are paused."""
+        return without_compilers() if self.target == "cpu" else self.builds.background.paused()
 
     def new_seed(self) -> int:
         """A seed that no candidate can predict."""

@@ -211,11 +211,12 @@ class RoundRunner:
 
     def time_baselines_alone(self, names: list[str], rounds: Rounds) -> None:
         """Time baselines again after the candidate has ended, because it may have left work running."""
-        for name in names:
-            rounds.solo[name] = [
-                self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0)
-                for number, seed in enumerate(self._solo_seeds)
-            ]
+        with self._bench.quiet():
+            for name in names:
+                rounds.solo[name] = [
+                    self._baselines.call(name, self._bench.inputs(seed), number % 2 == 0)
+                    for number, seed in enumerate(self._solo_seeds)
+                ]
 
     def _has_enough(self, rounds: Rounds) -> bool:
         """Whether there are enough calls of each kind."""

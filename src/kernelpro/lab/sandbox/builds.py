@@ -26,6 +26,7 @@ from kernelpro.lab.exclusive import compiling
 from kernelpro.lab.languages import CandidateSource, cpp, cuda, cute, triton, triton_ahead, without_comments
 from kernelpro.lab.languages.cuda import architecture_name
 from kernelpro.lab.sandbox import extensions
+from kernelpro.lab.sandbox.background import BackgroundWork
 from kernelpro.lab.sandbox.compilation import TimeLimitExceeded
 from kernelpro.lab.sandbox.extensions import builds_lazily
 from kernelpro.lab.sandbox.launcher import SandboxLauncher
@@ -49,6 +50,8 @@ class Builds:
 
     def __init__(self, launcher: SandboxLauncher, workers: int | None = None):
         self._launcher = launcher
+        self.background = BackgroundWork()
+        """The builds that are running, and what else is paused with them."""
         workers = workers or max(1, len(os.sched_getaffinity(0)) - 1)
         self._pool, self._ahead_pool = ThreadPoolExecutor(workers), ThreadPoolExecutor((workers + 1) // 2)
         self._jobs: dict[BuildKey, Future[bytes]] = {}
@@ -90,7 +93,11 @@ class Builds:
 
     def get(self, candidate: Candidate, target: str, options: Options, task: Task | None = None) -> bytes:
         """The artifacts of the build, as a tar; raises CandidateRejected for a build that failed."""
-        return self.begin(candidate, target, options, task).result()
+        build = self.begin(candidate, target, options, task)
+        if not build.done():
+            with self.background.resumed():  # the caller may have paused it
+                return build.result()
+        return build.result()
 
     def _build(self, candidate: Candidate, target: str, options: Options, task: Task | None) -> bytes:
         if not (task or _COMPILES.search(without_comments(candidate.source))):
@@ -112,6 +119,7 @@ class Builds:
         environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MAX_JOBS": "2"}
         environment |= compiler_variables(target)
         memory = int(0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        self.background.wait_until_resumed()
         process = self._launcher.start(
             "build", ResourceLimits(memory, address_space=False), environment=environment
         )
@@ -127,8 +135,9 @@ class Builds:
                 "run_seconds": min(_MAX_AHEAD_SECONDS, options.call_timeout / 4),
                 "compile_seconds": 0.9 * options.build_timeout,
             }
-            process.channel.send(request, buffer.getvalue())
-            reply, artifacts = process.receive(options.call_timeout, options.build_timeout)
+            with self.background.member(process):
+                process.channel.send(request, buffer.getvalue())
+                reply, artifacts = process.receive(options.call_timeout, options.build_timeout)
         except (ReplyTimeout, TimeLimitExceeded) as error:
             # the first call in the judge compiles the missing Triton kernels
             if task and not _COMPILES.search(without_comments(candidate.source)):

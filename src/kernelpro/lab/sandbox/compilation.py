@@ -40,7 +40,7 @@ files are also on the stack while compiled code runs."""
 _COMPILING = "compiling"
 """The name of the observing thread while the main thread compiles."""
 _LOOK_SECONDS = 0.02
-_POLL_SECONDS = 0.05
+_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 0.5
 
 
 class TimeLimitExceeded(Exception):
@@ -58,11 +58,23 @@ class TimeLimits:
         self._run_limit, self._compile_limit = run_seconds, compile_seconds
         self.run_seconds = self.compile_seconds = 0.0
 
-    def wait(self, is_over: Callable[[float], bool], is_compiling: Callable[[], bool]) -> None:
+    def wait(
+        self,
+        is_over: Callable[[float], bool],
+        is_compiling: Callable[[], bool],
+        is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Wait until `is_over` returns True; raises TimeLimitExceeded. `is_over` itself waits for at most the
-        seconds that it is given."""
-        last = time.monotonic()
-        while not is_over(min(_POLL_SECONDS, self._run_limit / 4)):
+        seconds that it is given. Time in which the process is paused does not count."""
+        begun = last = time.monotonic()
+        # a long build is watched less often: watching takes milliseconds of the judge's process
+        while True:
+            seconds = min(max(_POLL_SECONDS, (last - begun) / 20), _MAX_POLL_SECONDS)
+            if is_over(min(seconds, self._run_limit / 4)):
+                return
+            if is_paused():
+                last = time.monotonic()
+                continue
             compiling = is_compiling()
             now = time.monotonic()
             if compiling:

@@ -71,7 +71,9 @@ class SandboxedProcess:
         self.compile_seconds = 0.0
         """Seconds that the parent has waited for compilers in the sandbox."""
         self._wait_status: int | None = None
-        self._closing = threading.Event()
+        self._closing, self._paused = threading.Event(), threading.Event()
+        self._stopped = set[int]()
+        """The processes that `pause` has stopped."""
         self._log_thread = threading.Thread(target=self._drain_log, args=(log,), daemon=True)
         self._log_thread.start()
         first = self._status.readline().split()
@@ -102,6 +104,8 @@ class SandboxedProcess:
         for tick in itertools.count():
             if self._closing.wait(0.1):
                 return
+            if self._paused.is_set():
+                continue
             pids = self._bounded_tree()
             thorough = tick % 10 == 9
             if not self.limit_exceeded and (used := self._memory(pids, thorough)) > self._limits.memory_bytes:
@@ -171,7 +175,9 @@ class SandboxedProcess:
         """
         limits = TimeLimits(seconds, compile_seconds)
         limits.wait(
-            self.channel.has_data, lambda: not device_is_busy() and is_compiling(self._bounded_tree())
+            self.channel.has_data,
+            lambda: not device_is_busy() and is_compiling(self._bounded_tree()),
+            self._paused.is_set,
         )
         self.compile_seconds += limits.compile_seconds
         return self.channel.receive(seconds)
@@ -204,6 +210,22 @@ class SandboxedProcess:
                 return True
             time.sleep(0)
         return False
+
+    def pause(self) -> None:
+        """Stop the child and its descendants until `resume`. Time limits do not run meanwhile, and other
+        limits are not checked. For builds: `freeze` makes sure that a candidate has stopped."""
+        self._paused.set()
+        self.freeze_main()
+        while new := set(self.process_tree()) - self._stopped:
+            for pid in new:
+                procfs.send_signal(pid, signal.SIGSTOP)
+            self._stopped |= new
+
+    def resume(self) -> None:
+        """Let paused processes continue."""
+        while self._stopped:
+            procfs.send_signal(self._stopped.pop(), signal.SIGCONT)
+        self._paused.clear()
 
     def cpu_time_ms(self) -> float:
         """CPU time of the child and its descendants so far. It is constant while all are stopped."""
