@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import torch
 
+from kernelpro.lab import vector_math
 from kernelpro.lab.compile_ahead import AheadCompilers
 from kernelpro.lab.describe import describe_environment, probe_data
 from kernelpro.lab.energy.calibrate import calibrate
@@ -84,6 +85,7 @@ class JobRunner:
     """Runs jobs and keeps one task warm, so that consecutive jobs of a task prepare it once."""
 
     def __init__(self, launcher: SandboxLauncher, write: Callable[[Record], None]):
+        vector_math.initialize()  # the oracle computes in this process
         self._launcher, self._write = launcher, write
         self._builds = Builds(self._launcher)
         self._references = AheadCompilers(background=self._builds.background)

@@ -36,9 +36,8 @@ from kernelpro.lab.sandbox.stages import StageFailed, import_candidate
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import Task
 
-_PRIORITY = 19
-"""The lowest, for compilers. At normal priority, fifteen builds on 16 cores delayed timed calls on a GPU by
-up to ten times their length."""
+_GPU_PRIORITY = 10
+"""The niceness of compilers for a GPU, which run while a task is prepared. On a CPU a job waits for them."""
 
 
 class BuildServer(RequestServer):
@@ -47,10 +46,10 @@ class BuildServer(RequestServer):
     def build(self, request: Request, tail: bytes) -> Reply:
         """Import the source and return the files of its compilers; a `note` reports another failure."""
         torch.set_num_threads(1)
-        os.nice(_PRIORITY)
         task: Task | None = torch.load(io.BytesIO(tail), weights_only=False)["task"] if tail else None
         device = request.get("device")
         if device:
+            os.nice(_GPU_PRIORITY)
             triton_ahead.pretend_device(device)
         # if Triton has another interface, everything else is still built
         with contextlib.suppress(ImportError, AttributeError):

@@ -64,9 +64,11 @@ def main(descriptor: int) -> None:
     import torch  # shared by all forks
 
     from kernelpro import runtime  # noqa: F401
+    from kernelpro.lab import vector_math
     from kernelpro.lab.sandbox import child
 
     child.preload()
+    vector_math.initialize()
     jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if torch.version.cuda or torch.version.hip:
