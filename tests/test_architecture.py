@@ -35,7 +35,7 @@ PACKAGES = (
 )
 """Lower layers first. A layer may import from layers before it; parts of one layer do not import each other."""
 LAB = (
-    ("archive", "exclusive", "garbage", "heap", "machine", "tree", "operator_mode"),
+    ("archive", "exclusive", "garbage", "heap", "machine", "tree", "operator_mode", "vector_math"),
     ("languages", "tasks"),
     ("seeds",),
     ("sandbox",),
