@@ -46,7 +46,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 def oriented_contraction(stage: Stage, design: StageDesign) -> tuple[Contraction, bool] | None:
     """The contraction with its columns along the contiguous loop of the results, and whether its operands
     were swapped for that. If Triton cannot prove which axis of a tile is contiguous, neighbouring threads
-    access the last one. `via_registers`: with its strided operand on the left, if it has one."""
+    access the last one. If the design reads an operand through registers, its strided one is on the left."""
     match = find_contraction(stage)
     if match and design.via_registers and (side := strided_side(stage)):
         return (_swapped(match), True) if side == "right" else (match, False)
