@@ -308,6 +308,16 @@ def test_what_is_built_ahead_is_built_by_the_next_worker_if_one_dies(stand_in: N
     assert (tmp_path / "died").exists()
 
 
+def test_what_kills_every_worker_that_builds_it_ahead_is_given_up(stand_in: None) -> None:
+    built: Queue[str] = Queue()
+    with local.LocalPool(devices=[H200]) as here:
+        here.build_ahead(TASK, "cuda", QUICK, (Candidate("prepare and exit"),), partial(built.put, "ended"))
+        while built.empty():
+            assert here.submit(wish("work")).result(timeout=30)
+        assert here.submit(wish("work")).result(timeout=30).data == BuildData(reason="work")
+    assert built.get() == "ended" and built.empty()
+
+
 def test_nothing_to_build_ahead_is_built_at_once(stand_in: None) -> None:
     """Without candidates, and on a CPU, where compilers would disturb measurements."""
     built: list[str] = []

@@ -93,6 +93,8 @@ class _AheadJob:
     on_end: CompiledCallback
     process: WorkerProcess | None = None
     """The worker process that it was sent to last."""
+    attempts: int = 0
+    """How often it was sent."""
 
 
 class LocalPool(Pool):
@@ -227,8 +229,16 @@ class LocalPool(Pool):
         if worker and worker.process:
             for ahead in self._ahead.values():
                 if ahead.process is not worker.process:
-                    ahead.process = worker.process
+                    ahead.process, ahead.attempts = worker.process, ahead.attempts + 1
                     worker.process.send(ahead.job)
+
+    def _take_hopeless(self, process: WorkerProcess) -> list[_AheadJob]:
+        """Remove the ahead jobs of a process that died which had enough attempts: one of them may have caused
+        it, by its need for memory for example. The caller holds the lock."""
+        sent = {key: ahead for key, ahead in self._ahead.items() if ahead.process is process}
+        hopeless = {key: ahead for key, ahead in sent.items() if ahead.attempts >= _MAX_ATTEMPTS}
+        self._ahead = {key: ahead for key, ahead in self._ahead.items() if key not in hopeless}
+        return list(hopeless.values())
 
     def _listen(self, worker: _DeviceState, process: WorkerProcess) -> None:
         """Read a worker's output until it ends."""
@@ -273,12 +283,14 @@ class LocalPool(Pool):
             unfinished = [p for p in worker.sent.values() if p not in abandoned]
             worker.sent.clear()
             worker.abandoned = ""
-            victim = None
+            victim, hopeless = None, self._take_hopeless(process)
             if abandoned:
                 self._scheduler.queue.add_first(unfinished)  # killing the worker was no attempt of these
             else:
                 victim = self._scheduler.requeue(unfinished, 1 if worker.failed else _MAX_ATTEMPTS)
             self._dispatch()
+        for ahead in hopeless:
+            ahead.on_end(None)
         for pending in abandoned:
             pending.finish(lost_result(pending.job, "its task was abandoned"))
         if victim and victim.bug:
