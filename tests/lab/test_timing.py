@@ -25,7 +25,7 @@ from kernelpro.lab.measure.clocks import has_head_start, measure_clocks, solo_sh
 from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms
 from kernelpro.lab.measure.rounds import Rounds, comparable_time, was_slowed
 from kernelpro.lab.measure.samples import Sample
-from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one, ratio_interval
+from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one, faster_than_all, ratio_interval
 from kernelpro.records import Interval, Target, Work
 
 GPU = SYSTEMATIC["cuda"]
@@ -309,6 +309,20 @@ def test_rounds_of_what_is_clearly_faster_or_slower_end_sooner(ratio: float, eno
 def test_a_ratio_has_an_interval_that_holds_the_truth() -> None:
     found = ratio_interval(rounds(1.0, 2.0).log_ratio("base", "candidate"), GPU)
     assert found.low < 2.0 < found.high and found.high - found.low < 0.08
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "expected"),
+    [
+        ((1.13, 0.75, 1.84), (1.28, 1.09, 1.30), "unclear"),  # a kernel on an H200 that was called faster
+        ((1.13, 1.01, 1.84), (1.28, 1.09, 1.30), "yes"),
+        ((1.13, 1.01, 1.84), (0.90, 0.85, 0.95), "no"),
+    ],
+)
+def test_faster_means_faster_than_every_baseline(
+    eager: tuple[float, float, float], compiled: tuple[float, float, float], expected: str
+) -> None:
+    assert faster_than_all({"eager_tf32": Interval(*eager), "compile": Interval(*compiled)}) == expected
 
 
 def test_a_against_a_is_unclear() -> None:

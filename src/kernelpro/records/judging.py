@@ -302,7 +302,7 @@ class Measurement(Record):
     discarded_rounds: int = 0
     """Number of rounds that were discarded because the GPU was throttled."""
     against: str = ""
-    """Name of the baseline against which `Verdict.faster` is decided."""
+    """Name of the baseline that was timed beside the candidate in every round."""
     own_ms: dict[str, dict[str, float]] = field(default_factory=dict)
     """Median time of a call by each process's own clock. The first key is the kind of call (`single`,
     `queued` for sealed calls, `burst`), the second is `candidate` or a baseline."""
@@ -367,8 +367,8 @@ class Verdict(Record):
     """Whether the candidate is also correct for another batch size. None: not tried, or the reference accepts
     no other."""
     faster: Literal["yes", "no", "unclear"] | None = None
-    """Whether the 95 % interval of the speed-up over the fastest baseline lies above 1 (`yes`), below 1
-    (`no`) or around it."""
+    """Whether it is faster than every baseline: `yes` if the 95 % intervals of all speed-ups lie above 1,
+    `no` if one of them lies below 1."""
     floor_ms: float | None = None
     """Shortest time in ms that the task allows on this device."""
     energy: Energy | None = None

@@ -204,7 +204,8 @@ def _no_gain(store: RunStore, winner: Step | None, verdict: Verdict) -> str:
         return ""
     if winner.number <= len(facts.seeds):
         return f"no gain: the fastest is {winner.author}'s own code"
-    return f"no gain: keep {verdict.measurement.against}" if verdict.faster == "no" else ""
+    fastest = min(verdict.speedup, key=lambda name: verdict.speedup[name].value)
+    return f"no gain: keep {fastest}" if verdict.faster == "no" else ""
 
 
 def _first_failure(store: RunStore) -> Verdict | None:

@@ -14,7 +14,7 @@ from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.clocks import ClockStatistics, measure_clocks
 from kernelpro.lab.measure.round_runner import Accuracy, is_short
 from kernelpro.lab.measure.rounds import Rounds, comparable_time
-from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one
+from kernelpro.lab.measure.statistics import SYSTEMATIC, faster_than_all
 from kernelpro.lab.sandbox.outputs import CandidateRejected
 from kernelpro.records import Interval, ShapeTimes, Status
 
@@ -44,13 +44,14 @@ class Decision:
     """The outcome for a candidate that passes."""
 
     anchor: str
-    """The baseline against which `faster` is decided."""
+    """The baseline that was timed beside the candidate in every round."""
     clocks: ClockDecision
     charged: bool
     """Hidden time was added to the candidate's own."""
     times: dict[str, Interval]
     speedup: dict[str, Interval]
     faster: Literal["yes", "no", "unclear"]
+    """Whether it is faster than every baseline: which of them is the fastest is measured, too."""
 
     @property
     def statistics(self) -> ClockStatistics:
@@ -87,7 +88,7 @@ def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Ca
     ratios = {
         name: _speedup(name, rounds, baselines, clocks, systematic, charged) for name in baselines.variants
     }
-    return Decision(anchor, clocks, charged, times, ratios, above_one(ratios[anchor]))
+    return Decision(anchor, clocks, charged, times, ratios, faster_than_all(ratios))
 
 
 def is_excused(clocks: ClockDecision, others_are_busy: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kernelpro.lab.measure.statistics import above_one
+from kernelpro.lab.measure.statistics import faster_than_all
 from kernelpro.records import ProbeData, ShapeTimes, Status, Verdict, Work
 from kernelpro.records.shapes import mean_times, total_speedup
 
@@ -42,15 +42,15 @@ def combine_verdicts(verdicts: Sequence[Verdict], shares: Sequence[float]) -> Ve
         replace(verdict.shapes[0], weight=share) for verdict, share in zip(verdicts, shares, strict=True)
     )
     times, speedup = mean_times(shapes), total_speedup(shapes)
-    anchor = min(speedup, key=lambda name: times[name].value)
+    fastest = min(speedup, key=lambda name: speedup[name].value)
     spent = [shape.weight * shape.times["candidate"].value for shape in shapes]
     largest = verdicts[spent.index(max(spent))]
     least_exact = max(verdicts, key=lambda verdict: verdict.error_of_limit or 0.0)
-    faster = above_one(speedup[anchor])
+    faster = faster_than_all(speedup)
     unseen = [verdict.unseen_shape for verdict in verdicts if verdict.unseen_shape]
     return replace(
         largest,
-        reason=_reason(faster, anchor, speedup[anchor].value, shapes),
+        reason=_reason(faster, fastest, speedup[fastest].value, shapes),
         error=least_exact.error,
         error_of_limit=least_exact.error_of_limit,
         tolerance=least_exact.tolerance,
@@ -65,7 +65,6 @@ def combine_verdicts(verdicts: Sequence[Verdict], shares: Sequence[float]) -> Ve
         notes=tuple(dict.fromkeys(note for verdict in verdicts for note in verdict.notes)),
         measurement=replace(
             largest.measurement,
-            against=anchor,
             verified_calls=sum(verdict.measurement.verified_calls for verdict in verdicts),
             machine_code=verdicts[0].measurement.machine_code,
             seconds=_sums([verdict.measurement.seconds for verdict in verdicts]),
@@ -74,10 +73,10 @@ def combine_verdicts(verdicts: Sequence[Verdict], shares: Sequence[float]) -> Ve
     )
 
 
-def _reason(faster: str, anchor: str, ratio: float, shapes: Sequence[ShapeTimes]) -> str:
+def _reason(faster: str, baseline: str, ratio: float, shapes: Sequence[ShapeTimes]) -> str:
     compared = {"yes": "faster than", "no": "slower than", "unclear": "not clearly different from"}[faster]
-    each = ", ".join(f"{shape.speedup[anchor].value:.2f}x on {shape.shape}" for shape in shapes)
-    return f"correct; {compared} {anchor} ({ratio:.2f}x over all {len(shapes)} shapes: {each})"
+    each = ", ".join(f"{shape.speedup[baseline].value:.2f}x on {shape.shape}" for shape in shapes)
+    return f"correct; {compared} {baseline} ({ratio:.2f}x over all {len(shapes)} shapes: {each})"
 
 
 def mean_floor(shapes: Sequence[ShapeTimes]) -> float | None:

@@ -53,10 +53,10 @@ def describe_inputs(distribution: str) -> str:
 
 def reason(decision: Decision, facts: Facts) -> str:
     """The reason of a verdict that passed."""
-    ratio = decision.speedup[decision.anchor].value
+    baseline, ratio = min(decision.speedup.items(), key=lambda item: item[1].value)
     no_own_work = facts.own_share is not None and facts.own_share < own_work.DECOY_SHARE
     suffix = "; no time is spent in kernels of its own" if no_own_work else ""
-    return f"correct; {_COMPARED[decision.faster]} {decision.anchor} ({ratio:.2f}x){suffix}"
+    return f"correct; {_COMPARED[decision.faster]} {baseline} ({ratio.value:.2f}x){suffix}"
 
 
 def wrong_output(outputs: Expected, truth: Expected, errors: Errors, limit: Limit) -> str:

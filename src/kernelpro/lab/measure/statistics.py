@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
@@ -71,3 +72,8 @@ def lower_bound(intervals: list[Interval]) -> Interval:
 def above_one(ratio: Interval) -> Literal["yes", "no", "unclear"]:
     """Whether a ratio lies clearly above 1."""
     return "yes" if ratio.low > 1 else "no" if ratio.high < 1 else "unclear"
+
+
+def faster_than_all(speedups: Mapping[str, Interval]) -> Literal["yes", "no", "unclear"]:
+    """Whether all speed-ups lie clearly above 1; `no` if one lies clearly below."""
+    return above_one(lower_bound(list(speedups.values())))
