@@ -135,7 +135,7 @@ def family(stage: Stage) -> str:
     return "reduction across rows" if rows_are_contiguous(stage) else "reduction along rows"
 
 
-def _design_name(source: str) -> str:
+def design_name(source: str) -> str:
     """Form, language and whether it is a CUDA graph."""
     if "# playbook:" not in source:
         return "recurrent cuda"
@@ -143,21 +143,7 @@ def _design_name(source: str) -> str:
     return f"{design.form} {design.language}{' graph' if design.graph else ''}"
 
 
-def _compiled(sources: list[str]) -> dict[str, int]:
-    """How many designs in CUDA nvcc compiles for the architecture in KERNELPRO_CUDA_ARCH."""
-    counts: Counter[str] = Counter()
-    for source in sources:
-        if "runtime.cuda(" not in source:
-            continue
-        try:
-            exec(source, {})
-            counts["compiled"] += 1
-        except Exception as error:  # the compiler's message is in it
-            counts[f"failed: {str(error)[-200:]}"] += 1
-    return dict(counts)
-
-
-def survey(problem: Problem, target: Target, cache: Path | None, compiles: bool = False) -> Row:
+def survey(problem: Problem, target: Target, cache: Path | None) -> Row:
     """The row of one problem."""
     row: Row = {"problem": problem.label, "level": problem.level}
     try:
@@ -174,8 +160,7 @@ def survey(problem: Problem, target: Target, cache: Path | None, compiles: bool 
         return row | {"reason": str(reason)}
     except Exception:  # a defect of the playbook: the survey reports it
         return row | {"reason": f"crash: {traceback.format_exc()[-400:]}"}
-    row["raced"] = [_design_name(draft.source) for draft in raced]
-    row["compiled"] = _compiled([draft.source for draft in raced]) if compiles else {}
+    row["raced"] = [design_name(draft.source) for draft in raced]
     if not programs:
         return row | {"programs": {"recurrent": {"persistent kernel": 1}}, "drafts": {"cuda": len(drafts)}}
     row["programs"] = {name: _describe(program) for name, program in programs.items()}
@@ -236,7 +221,6 @@ def main() -> None:
     parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--mode", choices=["train", "eval"], default="train")
     parser.add_argument("--graphs", type=Path)
-    parser.add_argument("--compile", action="store_true", help="with nvcc, for KERNELPRO_CUDA_ARCH")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.graphs:
@@ -244,7 +228,7 @@ def main() -> None:
     rows = []
     for problem in find_problems(options.suite, options.level, options.ids, options.target, options.mode):
         start = time.monotonic()
-        row = survey(problem, options.target, options.graphs, options.compile)
+        row = survey(problem, options.target, options.graphs)
         rows.append(row | {"seconds": round(time.monotonic() - start, 2)})
         print(f"{row['problem']}: {row.get('reason') or row['programs']}"[:200], flush=True)
     if options.out:

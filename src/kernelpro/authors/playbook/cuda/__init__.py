@@ -18,6 +18,7 @@ sliding_windows.py    outputs whose windows overlap
 matmul.py             matrix products and convolutions, with tensor cores or multiply-add
 matmul_operands.py    the tiles of an operand in shared memory
 matmul_prelude.py     device functions of matrix products
+halo_convolution.py   convolutions that read each input once
 warpgroup_matmul.py   matrix products with TMA and wgmma (Hopper)
 warpgroup_prelude.py  device functions of those products
 moves.py              initial designs, moves and fallbacks

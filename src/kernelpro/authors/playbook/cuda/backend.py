@@ -9,6 +9,7 @@ from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import moves
 from kernelpro.authors.playbook.cuda.builder import CudaKernel, CudaSourceBuilder
 from kernelpro.authors.playbook.cuda.elementwise import write_elementwise
+from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution, convolution_of
 from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
 from kernelpro.authors.playbook.cuda.prelude import (
@@ -35,10 +36,11 @@ _MAX_INT32_ELEMENTS = 2**31 - 2**24
 _DEVICE_FUNCTIONS = (
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
     *(("reduce_lanes<", REDUCE_LANES), ("scan_lanes<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
-    *(("= Tile<", INSTRUCTIONS + TILE), ("load_fragment<", FRAGMENTS)),
+    *(("= Tile<", INSTRUCTIONS), ("async_copy<", INSTRUCTIONS)),
+    *(("= Tile<", TILE), ("load_fragment<", FRAGMENTS)),
     *(("copy_tile(", COPIES), *((f"wgmma_{kind}(", text) for kind, text in INSTRUCTIONS_OF.items())),
 )
-"""Device functions, each with the text of a call to it."""
+"""Device functions, with the text of a call to them."""
 
 
 def write(program: Program, design: Design) -> str:
@@ -75,7 +77,9 @@ def write(program: Program, design: Design) -> str:
 
 
 def _matmul_class(stage: Stage, design: StageDesign, precision: str) -> type[CudaMatmul]:
-    """Who writes a product: the design may ask for instructions that its operands or precision exclude."""
+    """Who writes a product: the design may ask for what its operands or precision exclude."""
+    if design.halo and convolution_of(stage, precision):
+        return HaloConvolution
     contraction = find_contraction(stage)
     assert contraction, "is_matmul comes first"
     fits = design.wgmma and fits_warpgroups(contraction, design, precision)
@@ -97,7 +101,7 @@ def _header(program: Program, builder: CudaSourceBuilder) -> str:
     body = "\n".join(line for kernel in builder.kernels for line in kernel.body)
     largest = max(tensor.size for tensor in program.tensors)
     integer = "int" if largest < _MAX_INT32_ELEMENTS else "long long"
-    functions = [text for call, text in _DEVICE_FUNCTIONS if call in body]
+    functions = dict.fromkeys(text for call, text in _DEVICE_FUNCTIONS if call in body)
     includes = headers({tensor.dtype for tensor in program.tensors})
     return "\n".join([includes, f"using Int = {integer};", "", PRELUDE, *functions])
 

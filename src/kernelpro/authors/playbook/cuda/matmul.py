@@ -307,17 +307,18 @@ class CudaMatmul:
             height, width = "ROWS", "COLUMNS"
             row_offset, column_offset = "i", "n / 4 * THREADS_N * 4 + n % 4"
         packs = f"({width} / {vector})"
+        always, in_bounds = self._rows_in_bounds()
         step_loops = dict.fromkeys(var for step in steps for var in step.loops)
         loop = ThreadLoop(
             self._builder,
             RowPass((*step_loops, *contraction.rows, *contraction.columns), list(steps)),
             vector,
             loop_indices,
-            always_in_bounds=f"({self._rows} % TILE_M == 0 && {columns} % TILE_N == 0)",
-            in_bounds=f"row < {self._rows} && column < {columns // vector}",
+            always_in_bounds=f"({always} && {columns} % TILE_N == 0)",
+            in_bounds=f"{in_bounds} && column < {columns // vector}",
             index_lines=[
                 f"const int i = (c + u) / {packs}, n = (c + u) % {packs} * {vector};",
-                f"[[maybe_unused]] const Int row = first_row + tile_row + {row_offset};",
+                *self._row_lines(row_offset),
                 f"[[maybe_unused]] const Int column = "
                 f"(first_column + tile_column + {column_offset}) / {vector};",
             ],
@@ -327,3 +328,11 @@ class CudaMatmul:
         loads = loop.emit_loads(names)
         body = loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(names))])
         return [f"constexpr int ITERATIONS = {height} * {width} / {vector};", "#pragma unroll", *body]
+
+    def _row_lines(self, offset: str) -> list[str]:
+        """Lines that declare the row of a result, which lies `offset` rows behind the thread's first one."""
+        return [f"[[maybe_unused]] const Int row = first_row + tile_row + {offset};"]
+
+    def _rows_in_bounds(self) -> tuple[str, str]:
+        """A compile-time condition that all rows of all tiles exist, and the condition that `row` does."""
+        return f"{self._rows} % TILE_M == 0", f"row < {self._rows}"

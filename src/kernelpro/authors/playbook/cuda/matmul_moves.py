@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelpro.authors.playbook.cuda.halo_convolution import convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
@@ -28,6 +29,8 @@ _MIN_SPLIT_DEPTH = 512
 """Split-K gives each block at least this many terms of the sum."""
 _MIN_RESULTS = 32 * 64
 """Elements of the smallest tile."""
+_HALO_POSITIONS, _MIN_HALO_POSITIONS, _HALO_LINE, _HALO_COLUMNS = 256, 64, 64, 128
+"""Positions of a tile of a convolution with a halo, of the smallest one, in a line of it, and its columns."""
 
 
 def tensor_core_design(stage: Stage) -> StageDesign:
@@ -69,6 +72,29 @@ def warpgroup_design(stage: Stage) -> StageDesign | None:
     return _fit(stage, design)
 
 
+def halo_design(stage: Stage) -> StageDesign | None:
+    """The input of a tile with its halo in shared memory, with tiles that leave a block for each
+    multiprocessor; None if the stage is no convolution that allows it."""
+    conv = convolution_of(stage, "tf32")
+    if conv is None:
+        return None
+    columns, positions = min(power_of_two(conv.column.extent), _HALO_COLUMNS), _HALO_POSITIONS
+    outer = iterations(conv.outer) * -(-conv.column.extent // columns)
+    results = outer * conv.x.positions * conv.y.positions
+    while results < _SMS * positions and positions > _MIN_HALO_POSITIONS:
+        positions //= 2
+    line = min(power_of_two(conv.x.positions), positions, _HALO_LINE if conv.pitch else positions)
+    design = StageDesign(
+        order="tiles",
+        halo=True,
+        tile_m=line,
+        coarsening=positions // line,
+        tile_n=columns,
+        threads=128 if columns * positions <= 32 * 256 else 256,
+    )
+    return _fit(stage, design)
+
+
 def multiply_add_design(stage: Stage) -> StageDesign:
     """Multiply-add instead of tensor cores."""
     design = StageDesign(order="rows", tile_m=64, tile_n=64, tile_k=16, threads=64, pipeline_stages=2)
@@ -88,6 +114,8 @@ def _blocks(contraction: Contraction, tile_m: int, tile_n: int) -> int:
 
 def _fit(stage: Stage, design: StageDesign) -> StageDesign:
     """The design fit to the product; also for the row kernel that runs steps that the epilogue cannot."""
+    if design.halo and (conv := convolution_of(stage, "tf32")):
+        return fit_halo_tiles(conv, design)
     contraction = _contraction(stage)
     design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design)
     lanes = min(max(32, power_of_two(iterations(contraction.columns) / 16)), design.threads)
@@ -128,6 +156,10 @@ def _use_warpgroups(stage: Stage, design: StageDesign) -> StageDesign | None:
     return None if design.wgmma or not is_matmul(stage, design) else warpgroup_design(stage)
 
 
+def _use_halo(stage: Stage, design: StageDesign) -> StageDesign | None:
+    return None if design.halo or not is_matmul(stage, design) else halo_design(stage)
+
+
 def _fewer_threads(design: StageDesign) -> StageDesign | None:
     return replace(design, threads=design.threads // 2) if design.threads > 64 and not design.wgmma else None
 
@@ -159,6 +191,12 @@ MOVES = (
         "Multiply with wgmma, from tiles that TMA copies to shared memory, instead of operands in registers.",
         ("slow_mma_family",),
         per_stage(_use_warpgroups),
+    ),
+    Move(
+        "halo in shared memory",
+        "Copy what a tile of outputs reads of the input to shared memory once, and take all taps from there.",
+        ("l2_thrash", "excess_traffic", "missing_reuse", "warp_stall", "integer_arithmetic"),
+        per_stage(_use_halo),
     ),
     larger_tiles(_per_matmul),
     more_pipeline_stages(_per_matmul),

@@ -66,6 +66,12 @@ def seeds(program: Program) -> list[Seed]:
     if any(stage.wgmma for stage in warpgroups.stages):
         plan = "Matrix products with wgmma, from tiles that TMA copies to shared memory, with an epilogue."
         seeds.insert(0, Seed(plan, warpgroups))
+    halo = _design_stages(program, _halo_design)
+    if any(stage.halo for stage in halo.stages):
+        plan = (
+            "Convolutions that read each input once: a tile with its halo in shared memory serves all taps."
+        )
+        seeds.insert(0, Seed(plan, halo))
     return distinct_seeds(seeds)
 
 
@@ -73,7 +79,9 @@ def fallbacks(program: Program, design: Design) -> list[Design]:
     """Safer designs after a failure, the most similar first."""
     steps = [
         more_exact_math(design),
-        _design_stages(program, _best_design) if any(stage.wgmma for stage in design.stages) else design,
+        _design_stages(program, _best_design)
+        if any(stage.wgmma or stage.halo for stage in design.stages)
+        else design,
         design.with_all_stages(cache_row=False, split=1),
         _design_stages(program, _plain_design),
     ]
@@ -102,6 +110,11 @@ def _warpgroup_design(stage: Stage, program: Program) -> StageDesign:
     """Like the best design, with warpgroup instructions where the operands allow them."""
     warpgroups = matmul_moves.warpgroup_design(stage) if find_contraction(stage) else None
     return warpgroups or _best_design(stage, program)
+
+
+def _halo_design(stage: Stage, program: Program) -> StageDesign:
+    """Like the best design, with convolutions that read each input once."""
+    return matmul_moves.halo_design(stage) or _best_design(stage, program)
 
 
 def _wider_design(stage: Stage, program: Program) -> StageDesign:

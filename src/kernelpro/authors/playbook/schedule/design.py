@@ -93,6 +93,9 @@ class StageDesign:
     wgmma: bool = False
     """CUDA products on tensor cores: warpgroup instructions fed by TMA, where the operands allow them. Only
     compute capability 9.0 has them."""
+    halo: bool = False
+    """CUDA convolutions on tensor cores: whether a block copies the part of the input that its outputs read
+    once, and takes all taps from it. Then a tile has `coarsening` lines of `tile_m` positions."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,528 @@
+"""Convolutions in CUDA that read each input once: a tile of the input with its halo serves all taps (kernel
+elements).
+
+As a product of matrices, a convolution reads each input once for every tap. With few channels, that is more
+than the L2 cache can deliver. Here a tile of outputs has `coarsening` lines of `tile_m` positions, and
+`tile_n` channels. Everything that it reads of the input is copied to shared memory, for 8 channels at a time,
+together with their weights. Tensor cores (TF32) multiply shifted views of it with the weights of each tap.
+Loops over a third dimension of the taps are treated like channels.
+
+- Planes of the input and rows of the weights have strides that spread the reads of a warp over all banks.
+- Both rotate through `pipeline_stages` buffers, as in other products.
+- Operands are not rounded: tensor cores ignore their low bits, as they do for wgmma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
+
+from kernelpro.authors.author import NoProposal
+from kernelpro.authors.playbook.cuda.builder import CudaSourceBuilder
+from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, CudaMatmul, uses_tensor_cores
+from kernelpro.authors.playbook.cuda.syntax import indented
+from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    Loops,
+    LoopVar,
+    iterations,
+    unflatten_loops,
+    variable,
+)
+from kernelpro.authors.playbook.ir.stages import Guard, Stage, StoreStep
+from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction
+from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
+
+DEPTH = 8
+"""Channels that are in shared memory at a time: the depth of one instruction."""
+_MIN_CHANNEL_SHARE = 0.5
+"""The smallest share of DEPTH-channel steps that must be real channels."""
+_MAX_TAPS = 128
+_BANKS = 32
+_SIDE = 16
+"""Positions of an instruction."""
+_PLANE_PADDING = 40
+"""Elements that are added to a plane at most, so that the next one starts 8 banks further."""
+
+
+@dataclass(frozen=True)
+class ConvolutionAxis:
+    """One spatial dimension: output position p and tap t read input element stride p + dilation t + first."""
+
+    positions: int
+    taps: int
+    stride: int
+    dilation: int
+    first: int
+    """May be negative: the padding."""
+    size: int
+    """Elements outside of 0..size-1 are 0."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution as this kernel computes it."""
+
+    tensor: str
+    y: ConvolutionAxis
+    x: ConvolutionAxis
+    pitch: int
+    """Elements from one line of the input to the next."""
+    base: IndexExpr
+    """The index of the input without the terms of x and y: of the outer rows and the channels."""
+    guards: tuple[Guard, ...]
+    """Guards on a third dimension."""
+    outer: Loops
+    channels: Loops
+    """The sum's loops that are not taps of x and y; 8 iterations at a time."""
+    weights: str
+    weight_base: IndexExpr
+    """The index of the first weight in memory of a column and a channel. Its taps follow contiguously."""
+    reversed: bool
+    """The weights' taps are stored in reverse order."""
+    column: LoopVar
+    vector: int
+    """Elements of the input that are copied at a time."""
+
+    @property
+    def taps(self) -> int:
+        """The number of taps."""
+        return self.y.taps * self.x.taps
+
+    @property
+    def lead(self) -> int:
+        """Elements before the first one that is needed, so that copies are aligned."""
+        return self.x.first % self.vector
+
+    @property
+    def weight_stride(self) -> int:
+        """Elements from one column's weights to the next in shared memory, with the fewest bank conflicts."""
+        size = -(-DEPTH * self.taps // 4) * 4
+
+        def conflicts(stride: int) -> int:
+            banks = [(lane * stride + k * self.taps) % _BANKS for lane, k in product(range(8), range(4))]
+            return max(banks.count(bank) for bank in banks)
+
+        return min(range(size, size + _BANKS, 4), key=conflicts)
+
+    @property
+    def _halo(self) -> tuple[int, int]:
+        """Lines and elements of a line that a tile needs beyond stride * positions; 3 of the elements are for
+        alignment."""
+        y, x = self.y, self.x
+        width = (x.taps - 1) * x.dilation + 1 - x.stride + self.lead + 3
+        return (y.taps - 1) * y.dilation + 1 - y.stride, width
+
+    def shared_elements(self, design: StageDesign) -> int:
+        """The elements of a buffer in shared memory, at most."""
+        lines, width = self._halo
+        plane = (design.coarsening * self.y.stride + lines) * (design.tile_m * self.x.stride + width)
+        return DEPTH * (plane + _PLANE_PADDING) + design.tile_n * self.weight_stride
+
+    def shared_elements_text(self, number: int) -> str:
+        """The same as an expression of the tunables, in C++ and in Python."""
+        lines, width = self._halo
+        plane = (
+            f"(COARSENING{number} * {self.y.stride} + {lines}) * (TILE_M{number} * {self.x.stride} + {width})"
+        )
+        return f"({DEPTH} * ({plane} + {_PLANE_PADDING}) + TILE_N{number} * {self.weight_stride})"
+
+
+def convolution_of(stage: Stage, precision: str) -> Convolution | None:
+    """The convolution of a stage; None if the kernel cannot compute it."""
+    contraction = find_contraction(stage)
+    if contraction is None or stage.product:
+        return None
+    if not uses_tensor_cores(contraction, StageDesign(order="tiles"), precision):
+        return None
+    return _find_convolution(contraction)
+
+
+def _find_convolution(contraction: Contraction) -> Convolution | None:
+    left, right = contraction.left, contraction.right
+    if left.op != "load" or right.op != "load" or left.operands or right.operands:
+        return None
+    rows, depth, guards = contraction.rows, contraction.depth, list(contraction.guards)
+    if left.dtype != "float32" or contraction.batch or len(contraction.columns) != 1 or len(depth) < 2:
+        return None
+    (tensor, index), (weights, weight_index) = left.data, right.data
+    indices = [index, weight_index, *(guard.index for guard in guards)]
+    if not all(each.is_affine for each in indices):
+        return None
+    dims = 2 if len(rows) > 1 and len(depth) > 2 else 1
+    channels, taps = depth[:-dims], depth[-dims:]
+    y, pitch = ConvolutionAxis(1, 1, 1, 1, 0, 1), 0
+    if dims == 2:
+        line = gcd(index.coefficient(rows[-2]), index.coefficient(taps[0]))
+        found = _axis(index, rows[-2], taps[0], line, guards)
+        if found is None:
+            return None
+        y, pitch = found
+    x_axis = _axis(index, rows[-1], taps[-1], 1, guards, pitch or index.coefficient(channels[-1]))
+    order = _tap_order(weight_index, taps)
+    if x_axis is None or order is None or x_axis[1] != 1:
+        return None
+    x, steps = x_axis[0], iterations(channels)
+    inner = {*rows[-dims:], *taps}
+    if any(guard.index.variables & inner for guard in guards):
+        return None
+    if y.taps * x.taps > _MAX_TAPS or steps / (-(-steps // DEPTH) * DEPTH) < _MIN_CHANNEL_SHARE:
+        return None
+    base = _without(index, inner) - (y.first * pitch + x.first)
+    aligned = not any(n % 4 for n in (pitch, base.constant, x.size, *(factor for _, factor in base.terms)))
+    return Convolution(
+        tensor,
+        y,
+        x,
+        pitch,
+        base,
+        tuple(guards),
+        rows[:-dims],
+        channels,
+        weights,
+        _without(weight_index, inner) - (y.taps * x.taps - 1 if order < 0 else 0),
+        order < 0,
+        contraction.columns[0],
+        4 if aligned else 1,
+    )
+
+
+def _axis(
+    index: IndexExpr, row: LoopVar, tap: LoopVar, unit: int, guards: list[Guard], line: int = 0
+) -> tuple[ConvolutionAxis, int] | None:
+    """The dimension with these loops, and the distance between its elements, which is at least `unit`. Takes
+    its guard out of `guards`. `line`: elements from one line to the next; 0 if these are the lines."""
+    steps = index.coefficient(row), index.coefficient(tap)
+    if min(steps) < 1:
+        return None
+    own = [guard for guard in guards if {row, tap} & guard.index.variables]
+    if own:
+        terms = dict(own[0].index.terms)
+        stride, dilation = terms.get(row, 0), terms.get(tap, 0)
+        if len(own) > 1 or len(terms) != 2 or stride < 1 or dilation < 1:
+            return None
+        if steps[0] * dilation != steps[1] * stride or steps[0] % stride:
+            return None
+        guards.remove(own[0])
+        axis = ConvolutionAxis(row.extent, tap.extent, stride, dilation, own[0].index.constant, own[0].size)
+        return axis, steps[0] // stride
+    stride, dilation = steps[0] // unit, steps[1] // unit
+    first = index.constant % line if line else 0
+    size = first + stride * (row.extent - 1) + dilation * (tap.extent - 1) + 1
+    if line % 4 == 0:
+        size = max(size, min(-(-size // 4) * 4, line))
+    return ConvolutionAxis(row.extent, tap.extent, stride, dilation, first, size), unit
+
+
+def _without(index: IndexExpr, loops: set[LoopVar]) -> IndexExpr:
+    return IndexExpr(tuple(term for term in index.terms if term[0] not in loops), index.constant)
+
+
+def _tap_order(index: IndexExpr, taps: Loops) -> int | None:
+    """1 if the weights of all taps are contiguous, -1 if they are so in reverse order, otherwise None."""
+    unit = index.coefficient(taps[-1])
+    expected = unit
+    for tap in reversed(taps):
+        if index.coefficient(tap) != expected:
+            return None
+        expected *= tap.extent
+    return unit if unit in (1, -1) else None
+
+
+def fit_halo_tiles(conv: Convolution, design: StageDesign) -> StageDesign:
+    """The design with tiles that are no larger than the result, threads that suit them, and as many pipeline
+    stages as shared memory holds."""
+    tile_m = max(min(design.tile_m, power_of_two(conv.x.positions), 256), _SIDE)
+    lines = max(min(design.coarsening, power_of_two(conv.y.positions), 16), 1)
+    tile_n = max(min(design.tile_n, power_of_two(conv.column.extent), 128), 32)
+    while tile_m * lines < 64:
+        tile_m *= 2
+    while True:
+        results = tile_m * lines * tile_n
+        most = min(results // 32, 2 * tile_m * lines, 512)
+        threads = min(max(design.threads, results // 128, 64), most)
+        fitted = replace(design, tile_m=tile_m, coarsening=lines, tile_n=tile_n, threads=threads)
+        size = 4 * conv.shared_elements(fitted)
+        if 2 * size <= MAX_SHARED_BYTES or (tile_n == 32 and tile_m * lines <= 64):
+            break
+        if tile_n > 32 and (
+            tile_m * lines <= 64 or 2 * tile_n * conv.weight_stride > conv.shared_elements(fitted)
+        ):
+            tile_n //= 2
+        elif lines > 1:
+            lines //= 2
+        else:
+            tile_m //= 2
+    stages = max(min(design.pipeline_stages, MAX_SHARED_BYTES // size), 2)
+    return replace(fitted, tile_k=DEPTH, pipeline_stages=stages, split=1)
+
+
+class HaloConvolution(CudaMatmul):
+    """The kernel of one convolution."""
+
+    def __init__(
+        self, builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
+    ):
+        super().__init__(builder, stage, design, number, precision)
+        conv = convolution_of(stage, precision)
+        if conv is None:
+            raise NoProposal("the convolution has no conv that fits into shared memory")
+        self._convolution, self._design, self._split = conv, fit_halo_tiles(conv, design), 1
+        self._channel = LoopVar("channel", iterations(conv.channels))
+        self._outer = LoopVar("outer", iterations(conv.outer))
+
+    def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
+        builder, number, design, conv = self._builder, self._number, self._design, self._convolution
+        builder.begin_kernel()
+        builder.tunable(f"TILE_M{number}", design.tile_m, _SIDE, 256)
+        builder.tunable(f"COARSENING{number}", design.coarsening, 1, min(16, power_of_two(conv.y.positions)))
+        builder.tunable(f"TILE_N{number}", design.tile_n, 32, 128)
+        stages = design.pipeline_stages
+        builder.tunables[f"PIPELINE_STAGES{number}"] = (stages, sorted({2, 3, stages}))
+        threads = builder.tunable(f"THREADS{number}", design.threads, 64, 512)
+        shared_bytes = f"4 * PIPELINE_STAGES{number} * {conv.shared_elements_text(number)}"
+        positions = f"TILE_M{number} * COARSENING{number}"
+        results = f"{positions} * TILE_N{number}"
+        builder.constraints += [
+            f"{shared_bytes} <= {MAX_SHARED_BYTES}",
+            f"32 * {threads} <= {results} and {results} <= 128 * {threads}",
+            f"{threads} <= 2 * {positions} and {threads} <= 512",
+        ]
+        tunables = ("TILE_M", "COARSENING", "TILE_N", "PIPELINE_STAGES", "THREADS")
+        body = [
+            f"constexpr int {', '.join(f'{name} = {name}{number}' for name in tunables)};",
+            *self._constants(),
+            *self._position(),
+            *self._load(),
+            *self._main_part(),
+            *self._epilogue(steps, dict(names)),
+        ]
+        builder.add_kernel(f"product{number}", body, self._grid(), threads, shared_bytes)
+
+    def _grid(self) -> str:
+        number, conv = self._number, self._convolution
+        tiles = [f"(({self._columns} + TILE_N{number} - 1) / TILE_N{number})"]
+        tiles += [f"(({conv.x.positions} + TILE_M{number} - 1) / TILE_M{number})"]
+        tiles += [f"(({conv.y.positions} + COARSENING{number} - 1) / COARSENING{number})"]
+        return " * ".join([*tiles, str(self._outer.extent)])
+
+    def _constants(self) -> list[str]:
+        y, x, conv = self._convolution.y, self._convolution.x, self._convolution
+        return [
+            f"constexpr int LINES = (COARSENING - 1) * {y.stride} + {(y.taps - 1) * y.dilation + 1};",
+            f"constexpr int WIDTH = ((TILE_M - 1) * {x.stride} + {(x.taps - 1) * x.dilation + 1 + conv.lead}"
+            " + 3) / 4 * 4;",
+            "constexpr int PLANE = (LINES * WIDTH + 23) / 32 * 32 + 8;  // 8 banks further",
+            f"constexpr int IMAGE = {DEPTH} * PLANE, WEIGHTS = TILE_N * {conv.weight_stride};",
+            f"constexpr int CHUNKS = {-(-self._channel.extent // DEPTH)};",
+            "constexpr int WARPS = THREADS / 32, WARPS_N = WARPS >= 4 && TILE_N >= 64 ? 2 : 1;",
+            "constexpr int FRAGMENTS_M = COARSENING * TILE_M / (WARPS / WARPS_N) / 16;",
+            "constexpr int FRAGMENTS_N = TILE_N / WARPS_N / 8;",
+        ]
+
+    def _position(self) -> list[str]:
+        """The position of the block's tile. Blocks with the same conv and other columns are neighbours."""
+        x, y = self._convolution.x, self._convolution.y
+        return [
+            f"constexpr int TILES_N = ({self._columns} + TILE_N - 1) / TILE_N;",
+            f"constexpr int TILES_X = ({x.positions} + TILE_M - 1) / TILE_M;",
+            f"constexpr int TILES_Y = ({y.positions} + COARSENING - 1) / COARSENING;",
+            "int tile = blockIdx.x;",
+            "const Int first_column = tile % TILES_N * TILE_N;",
+            "tile /= TILES_N;",
+            "const int first_x = tile % TILES_X * TILE_M;",
+            "tile /= TILES_X;",
+            "const int first_y = tile % TILES_Y * COARSENING;",
+            "[[maybe_unused]] const Int outer = tile / TILES_Y;",
+            "extern __shared__ uint4 shared_memory[];",
+            "float* const image_tiles = (float*)shared_memory;",
+            "float* const weight_tiles = image_tiles + PIPELINE_STAGES * IMAGE;",
+        ]
+
+    # --- copies -----------------------------------------------------------------------------------
+
+    def _load(self) -> list[str]:
+        return [
+            "const auto load_tiles = [&](int chunk, int slot) {",
+            *indented([*self._load_image(), *self._load_weights()]),
+            "};",
+        ]
+
+    def _bind(self, channel: str) -> None:
+        """Make the printer express the outer rows and the channels by this kernel's variables."""
+        conv = self._convolution
+        self._builder.printer.loop_indices = {
+            **unflatten_loops(conv.outer, variable(self._outer)),
+            **unflatten_loops(conv.channels, variable(LoopVar(channel, self._channel.extent))),
+        }
+
+    def _load_image(self) -> list[str]:
+        conv, printer, vector = self._convolution, self._builder.printer, self._convolution.vector
+        x, y = conv.x, conv.y
+        self._bind("channel")
+        if vector > 1:
+            self._builder.vectorized.add(conv.tensor)
+        exists = [f"channel < {self._channel.extent}"] if self._channel.extent % DEPTH else []
+        for guard in conv.guards:
+            text, (low, high) = printer.index(guard.index), guard.index.bounds
+            exists += [f"{text} >= 0"] if low < 0 else []
+            exists += [f"{text} < {guard.size}"] if high >= guard.size else []
+        line = f"first_y * {y.stride} + line + {y.first}"
+        column = f"first_x * {x.stride} + column + {x.first - conv.lead}"
+        offset = f"Int(source_line) * {conv.pitch} + source_column" if conv.pitch else "source_column"
+        inside = [f"unsigned(source_column) < {x.size}u"]
+        inside += [f"unsigned(source_line) < {y.size}u"] if conv.pitch else []
+        copy = [
+            f"const Int channel = Int(chunk) * {DEPTH} + k;",
+            f"const bool exists = {' && '.join(['inside', *exists])};",
+            f"const float* const source = {printer.pointer(conv.tensor)} + "
+            f"(exists ? {printer.index(conv.base)} + offset : 0);",
+            f"async_copy<{4 * vector}>(image + k * PLANE + line * WIDTH + column, source, exists);",
+        ]
+        return [
+            "float* const image = image_tiles + slot * IMAGE;",
+            f"constexpr int PACKS = LINES * WIDTH / {vector};",
+            "for (int pack = threadIdx.x; pack < PACKS; pack += THREADS) {",
+            f"    const int line = pack / (WIDTH / {vector}), column = pack % (WIDTH / {vector}) * {vector};",
+            f"    [[maybe_unused]] const int source_line = {line}, source_column = {column};",
+            f"    const bool inside = {' && '.join(inside)};",
+            f"    const Int offset = {offset};",
+            "#pragma unroll",
+            f"    for (int k = 0; k < {DEPTH}; ++k) {{",
+            *indented(indented(copy)),
+            "    }",
+            "}",
+        ]
+
+    def _load_weights(self) -> list[str]:
+        conv, printer = self._convolution, self._builder.printer
+        taps, stride, channels = conv.taps, conv.weight_stride, self._channel.extent
+        self._bind("channel")
+        loops = unflatten_loops(conv.channels, variable(self._channel))
+        flat = conv.weight_base.substitute(loops)
+        printer.loop_indices = {
+            **printer.loop_indices,
+            conv.column: variable(LoopVar("side", self._columns)),
+        }
+        follow = conv.weight_base.is_affine and flat.coefficient(self._channel) == taps
+        strides = [factor for atom, factor in flat.terms if atom != self._channel]
+        packed = follow and not any(n % 4 for n in (*strides, flat.constant)) and channels % DEPTH == 0
+        in_bounds = f"{self._columns} % TILE_N == 0 || side < {self._columns}"
+        pointer = printer.pointer(conv.weights)
+        lines = ["float* const weights = weight_tiles + slot * WEIGHTS;"]
+        if packed:
+            self._builder.vectorized.add(conv.weights)
+            source = printer.index(conv.weight_base)
+            return [
+                *lines,
+                f"constexpr int WEIGHT_PACKS = TILE_N * {DEPTH * taps // 4};",
+                "for (int pack = threadIdx.x; pack < WEIGHT_PACKS; pack += THREADS) {",
+                f"    const int n = pack / {DEPTH * taps // 4}, term = pack % {DEPTH * taps // 4} * 4;",
+                "    const Int side = first_column + n;",
+                f"    [[maybe_unused]] const Int channel = Int(chunk) * {DEPTH};",
+                f"    const bool exists = {in_bounds};",
+                f"    async_copy<16>(weights + n * {stride} + term, "
+                f"{pointer} + (exists ? {source} + term : 0), exists);",
+                "}",
+            ]
+        by_channel = abs(flat.coefficient(conv.column)) < abs(flat.coefficient(self._channel) or taps)
+        order = (
+            ["k = pack / (TILE_N * TAPS)", "n = pack / TAPS % TILE_N"]
+            if by_channel
+            else [f"n = pack / ({DEPTH} * TAPS)", f"k = pack / TAPS % {DEPTH}"]
+        )
+        checked = f"({in_bounds}) && channel < {channels}" if channels % DEPTH else in_bounds
+        return [
+            *lines,
+            f"constexpr int TAPS = {taps}, WEIGHT_PACKS = TILE_N * {DEPTH} * TAPS;",
+            "for (int pack = threadIdx.x; pack < WEIGHT_PACKS; pack += THREADS) {",
+            f"    const int {', '.join(order)}, tap = pack % TAPS;",
+            f"    const Int side = first_column + n, channel = Int(chunk) * {DEPTH} + k;",
+            f"    const bool exists = {checked};",
+            f"    async_copy<4>(weights + n * {stride} + k * TAPS + tap, "
+            f"{pointer} + (exists ? {printer.index(conv.weight_base)} + tap : 0), exists);",
+            "}",
+        ]
+
+    # --- the product ------------------------------------------------------------------------------
+
+    def _main_part(self) -> list[str]:
+        conv, x, y = self._convolution, self._convolution.x, self._convolution.y
+        taps, stride = conv.taps, conv.weight_stride
+        tap = f"(ky * {x.taps} + kx)"
+        stored = f"({taps - 1} - {tap})" if conv.reversed else tap
+        positions = f"(place % TILE_M) * {x.stride} + place / TILE_M * {y.stride} * WIDTH"
+        multiply = [
+            f"const float* const shifted = image + ky * {y.dilation} * WIDTH + kx * {x.dilation};",
+            "unsigned a[FRAGMENTS_M][4], b[FRAGMENTS_N][2];",
+            "#pragma unroll",
+            "for (int i = 0; i < FRAGMENTS_M; ++i) {",
+            "#pragma unroll",
+            "    for (int q = 0; q < 4; ++q)",
+            f"        memcpy(&a[i][q], shifted + places[i] + q % 2 * {8 * x.stride} + q / 2 * 4 * PLANE, 4);",
+            "}",
+            "#pragma unroll",
+            "for (int n = 0; n < FRAGMENTS_N; ++n) {",
+            "#pragma unroll",
+            "    for (int q = 0; q < 2; ++q)",
+            f"        memcpy(&b[n][q], weights + n * {8 * stride} + q * {4 * taps} + {stored}, 4);",
+            "}",
+            "#pragma unroll",
+            "for (int i = 0; i < FRAGMENTS_M; ++i) {",
+            "#pragma unroll",
+            "    for (int n = 0; n < FRAGMENTS_N; ++n) mma<TF32>(acc[i][n], a[i], b[n][0], b[n][1]);",
+            "}",
+        ]
+        body = [
+            "async_wait<PIPELINE_STAGES - 2>();",
+            "__syncthreads();",
+            "const int next = chunk + PIPELINE_STAGES - 1;",
+            "if (next < CHUNKS) load_tiles(next, next % PIPELINE_STAGES);",
+            "async_commit();",
+            "const float* const image = image_tiles + chunk % PIPELINE_STAGES * IMAGE + lane % 4 * PLANE"
+            f" + {conv.lead};",
+            "const float* const weights = weight_tiles + chunk % PIPELINE_STAGES * WEIGHTS"
+            f" + (tile_column + lane / 4) * {stride} + lane % 4 * {taps};",
+            f"for (int ky = 0; ky < {y.taps}; ++ky) {{",
+            "#pragma unroll",
+            f"    for (int kx = 0; kx < {x.taps}; ++kx) {{",
+            *indented(indented(multiply)),
+            "    }",
+            "}",
+        ]
+        return [
+            "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+            "const int tile_row = warp / WARPS_N * FRAGMENTS_M * 16;",
+            "const int tile_column = warp % WARPS_N * FRAGMENTS_N * 8;",
+            "int places[FRAGMENTS_M];  // of the first element of a thread's fragments in a plane",
+            "#pragma unroll",
+            "for (int i = 0; i < FRAGMENTS_M; ++i) {",
+            "    const int place = tile_row + i * 16 + lane / 4;",
+            f"    places[i] = {positions};",
+            "}",
+            "float acc[FRAGMENTS_M][FRAGMENTS_N][4] = {};",
+            "for (int chunk = 0; chunk < PIPELINE_STAGES - 1; ++chunk) {",
+            "    if (chunk < CHUNKS) load_tiles(chunk, chunk);",
+            "    async_commit();",
+            "}",
+            "#pragma unroll 1",
+            "for (int chunk = 0; chunk < CHUNKS; ++chunk) {",
+            *indented(body),
+            "}",
+        ]
+
+    def _row_lines(self, offset: str) -> list[str]:
+        x, y = self._convolution.x, self._convolution.y
+        return [
+            f"const int place = tile_row + {offset};",
+            "const int y = first_y + place / TILE_M, x = first_x + place % TILE_M;",
+            f"[[maybe_unused]] const Int row = (outer * {y.positions} + y) * {x.positions} + x;",
+        ]
+
+    def _rows_in_bounds(self) -> tuple[str, str]:
+        x, y = self._convolution.x, self._convolution.y
+        always = f"{y.positions} % COARSENING == 0 && {x.positions} % TILE_M == 0"
+        return always, f"y < {y.positions} && x < {x.positions}"
