@@ -31,10 +31,13 @@ constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256, kSmallG
 // What a margin holds. Every type has its sign and exponent in the bytes at odd addresses.
 struct Pattern {
   unsigned char fill, tag;  // at odd and at even addresses
-  unsigned char at(const unsigned char* place) const { return reinterpret_cast<uintptr_t>(place) & 1 ? fill : tag; }
+  unsigned char at(const unsigned char* place) const {
+    return reinterpret_cast<uintptr_t>(place) & 1 ? fill : tag;
+  }
   void write(unsigned char* low, size_t size) const {
     for (size_t i = 0; i < size && i < 2; ++i) low[i] = at(low + i);
-    for (size_t done = 2; done < size; done *= 2) memcpy(low + done, low, done < size - done ? done : size - done);
+    for (size_t done = 2; done < size; done *= 2)
+      memcpy(low + done, low, done < size - done ? done : size - done);
   }
   bool is_intact(const unsigned char* low, size_t size) const {
     return size < 3 || (low[0] == at(low) && low[1] == at(low + 1) && memcmp(low, low + 2, size - 2) == 0);
@@ -67,15 +70,18 @@ void record(const Damage& damage) {
 // A pattern that the blocks allocated before and after do not have.
 Pattern new_pattern() { return {fill_byte, static_cast<unsigned char>(0x81 + next_tag++ % 127)}; }
 
+// Records damage to a margin, and repairs it.
 void check_margin(const Block& block, bool after) {
-  const unsigned char* low = after ? block.start + block.size : block.begin();
-  const unsigned char* high = after ? block.end() : block.start;
+  unsigned char* const begin = after ? block.start + block.size : block.begin();
+  unsigned char* const end = after ? block.end() : block.start;
+  const unsigned char *low = begin, *high = end;
   if (block.pattern.is_intact(low, high - low)) return;
   while (*low == block.pattern.at(low)) ++low;
   while (high[-1] == block.pattern.at(high - 1)) --high;
   uint64_t first = after ? low - (block.start + block.size) : block.start - high;
   uint64_t last = after ? high - 1 - (block.start + block.size) : block.start - 1 - low;
   record({reinterpret_cast<uint64_t>(block.start), block.size, after, first, last});
+  block.pattern.write(begin, end - begin);
 }
 
 void fill_margins(const Block& block) {
@@ -197,7 +203,6 @@ extern "C" int kernelpro_guards_damages(uint64_t* rows, int limit) {
   for (auto& [start, block] : *blocks) {
     check_margin(block, false);
     check_margin(block, true);
-    fill_margins(block);
   }
   heap::check_all();
   std::lock_guard<std::mutex> all(damages_mutex);

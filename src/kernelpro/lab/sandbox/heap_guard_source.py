@@ -167,13 +167,16 @@ template <Owner owner> void* guarded_new(size_t size) {
 template <Owner owner> void* guarded_new_nothrow(size_t size, const std::nothrow_t&) {
   return guarded_malloc<owner>(size ? size : 1);
 }
-template <Owner owner> void* guarded_valloc(size_t size) { return guarded_memalign<owner>(Block::page(), size); }
+template <Owner owner> void* guarded_valloc(size_t size) {
+  return guarded_memalign<owner>(Block::page(), size);
+}
 template <Owner owner> void* guarded_new_aligned(size_t size, size_t alignment) {
   void* start = guarded_memalign<owner>(alignment, size ? size : 1);
   if (!start) throw std::bad_alloc();
   return start;
 }
-template <Owner owner> void* guarded_new_aligned_nothrow(size_t size, size_t alignment, const std::nothrow_t&) {
+template <Owner owner>
+void* guarded_new_aligned_nothrow(size_t size, size_t alignment, const std::nothrow_t&) {
   return guarded_memalign<owner>(alignment, size ? size : 1);
 }
 // The rest of a realloc of a mapped block: its content moves to `into`.
