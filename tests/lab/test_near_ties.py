@@ -55,7 +55,9 @@ def test_one_wrong_index_beside_many_right_ones_is_wrong() -> None:
 
 
 def test_the_order_of_equal_values_is_no_near_tie() -> None:
-    oracle, tolerance = prepare("torch.sort(x, dim=-1, stable=True).indices", "torch.randn(64, 300).mul(64).round()")
+    oracle, tolerance = prepare(
+        "torch.sort(x, dim=-1, stable=True).indices", "torch.randn(64, 300).mul(64).round()"
+    )
     (x,) = oracle.inputs(20)[1]
     backwards = x.shape[1] - 1 - torch.sort(x.flip(-1), dim=-1, stable=True).indices
     assert (
@@ -63,3 +65,18 @@ def test_the_order_of_equal_values_is_no_near_tie() -> None:
         <= 1
         < share_used(oracle, tolerance, [backwards], 20)
     )
+
+
+def test_infinities_and_zeros_are_ties_where_their_order_is_open() -> None:
+    oracle, tolerance = prepare("tuple(x.topk(8))", "torch.randn(64, 300)")
+    form, (x,) = oracle.inputs(20)
+    x = x.clone()
+    x[:, 7], x[:, 9], x[:, 11] = torch.inf, torch.inf, torch.inf
+    x[5] = 0
+    truth = oracle.compute(form, [x])
+    values, places = torch.sort(x.flip(-1), dim=-1, descending=True, stable=True)
+    outputs = [values[:, :8], 299 - places[:, :8]]
+    assert not torch.equal(outputs[1], truth[1])
+    tolerance.limits["infinities"] = tolerance.limits[AS_GIVEN]
+    errors = tolerance.measure(outputs, truth, lambda: (form, [x]), "infinities")
+    assert errors.outputs[1].norm == 0

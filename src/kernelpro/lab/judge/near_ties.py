@@ -9,6 +9,7 @@ that are off by several roundings, only if integers differ: an integer that chan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ _KEYS = (-7046029254386353131, -4417276706812531889, 2862933555777941757, 320203
 """Odd multipliers that turn the bits of a value into its error. Each is used with both signs: one of the two
 crosses the tie, unless all errors happen to cancel, which they do with one key of twenty."""
 
+_HUGE, _TINY = 2.0**1000, 2.0**-100
+
 
 def accept_near_ties(
     outputs: list[torch.Tensor],
@@ -29,16 +32,19 @@ def accept_near_ties(
     compute: Callable[[list[torch.Tensor]], Expected],
     leaves: list[torch.Tensor],
     rounding: float,
+    leaves_ties_open: bool = False,
 ) -> list[torch.Tensor]:
     """The outputs with the truth in place of integers that depend on the last bits of the inputs.
 
     `compute`: the oracle's outputs for other inputs. `rounding`: the largest relative error of one rounding.
+    `leaves_ties_open`: equal values may come in any order.
     """
     integers = [index for index, output in enumerate(outputs) if not output.is_floating_point()]
     accepted = [output.clone() if index in integers else output for index, output in enumerate(outputs)]
     for key in _KEYS:
         for error in (_ROUNDINGS * rounding, -_ROUNDINGS * rounding):
-            others, wrong = compute([_off(leaf, error, key) for leaf in leaves]), False
+            disturbed = [_off(leaf, error, key, leaves_ties_open) for leaf in leaves]
+            others, wrong = compute(disturbed), False
             for rows, right, other in _slices(truth, others):
                 for index in integers:
                     part = accepted[index][rows]
@@ -49,14 +55,23 @@ def accept_near_ties(
     return accepted
 
 
-def _off(leaf: torch.Tensor, error: float, key: int) -> torch.Tensor:
-    """Each element with a relative error of up to `error`. Equal values get equal errors and stay equal,
-    because their order may be defined. Integers are exact."""
+def _off(leaf: torch.Tensor, error: float, key: int, leaves_ties_open: bool) -> torch.Tensor:
+    """Each element with a relative error of up to `error`. Integers are exact. Equal values get equal errors
+    and stay equal, unless ties are open; then equal infinities and zeros become different, too."""
     if not leaf.is_floating_point():
         return leaf
     wide = leaf.double()
-    noise = (wide.view(torch.int64) * key >> 11).double() * 2.0**-52
-    return wide * (1 + error * noise)
+    if not leaves_ties_open:
+        return wide * (1 + error * _noise(wide, 0, key))
+    wide = wide.clamp(-_HUGE, _HUGE)
+    places = torch.arange(leaf.numel(), device=leaf.device).view(leaf.shape)
+    noise = _noise(wide, places, key)
+    return wide * (1 + error * noise) + math.copysign(_TINY, error) * noise
+
+
+def _noise(wide: torch.Tensor, places: torch.Tensor | int, key: int) -> torch.Tensor:
+    """Numbers between -1 and 1 that are a function of the bits and the place of each element."""
+    return ((wide.view(torch.int64) + places * _KEYS[0]) * key >> 11).double() * 2.0**-52
 
 
 def _slices(a: Expected, b: Expected) -> Iterator[tuple[Any, list[torch.Tensor], list[torch.Tensor]]]:

@@ -237,9 +237,11 @@ class Tolerance:
         """The outputs, without differences in integers that the last bits of the inputs decide."""
         oracle, written = self._oracle, sum(output.numel() for output in outputs)
         rounding = max(2.0**-self._bits, _sum_error(leaves, written, oracle.reference.dtype()))
-        return accept_near_ties(
-            outputs, truth, lambda others: oracle.compute_expected(form, others), leaves, rounding
-        )
+
+        def compute(others: list[torch.Tensor]) -> Expected:
+            return oracle.compute_expected(form, others)
+
+        return accept_near_ties(outputs, truth, compute, leaves, rounding, self._leaves_ties_open)
 
     def inputs_between_rounds(self, new_seed: Callable[[], int], parts: int) -> list[list[tuple[int, str]]]:
         """Seeds and distributions for verification between timed rounds: for each part of the rounds, one of
