@@ -172,6 +172,8 @@ assert torch.cuda.memory_allocated() == 0
         "float* s = (float*)calloc(1000, sizeof(float)); s[1000] = 2; use(s); free(s);",
         "float* s = (float*)aligned_alloc(64, 4000); s[1000] = 2; use(s); free(s);",
         "float* s = new float[1000]; s[1000] = 2; use(s); delete[] s;",
+        "float* s = new (std::nothrow) float[1000]; s[1000] = 2; use(s); delete[] s;",
+        "float* s = (float*)valloc(4000); s[1000] = 2; use(s); free(s);",
         "std::vector<float> s(1000); use(s.data()); s.data()[1000] = 2; use(s.data());",
         "static float* s = (float*)malloc(4000); s[1000] = 2; use(s);",
         "static float* s = nullptr; if (!s) s = (float*)malloc(400); s = (float*)realloc(s, 4000); s[1000] = 2; use(s);",
@@ -180,12 +182,22 @@ assert torch.cuda.memory_allocated() == 0
 )
 def test_a_store_behind_memory_of_its_own_is_found(cpu: GuardedJudge, scratch: str) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
-    include = "#include <cstdlib>\n#include <vector>\n__attribute__((noipa)) void use(float*) {}\n"
+    include = "#include <cstdlib>\n#include <malloc.h>\n#include <new>\n#include <vector>\n__attribute__((noipa)) void use(float*) {}\n"
     source = honest.replace('extern "C" int', f'{include}extern "C" int').replace(
         "return 0;", f"{scratch}\n    return 0;"
     )
     assert cpu.check(source) == "writes out of bounds: 4 bytes after the end of a scratch buffer (4000 bytes)"
     assert cpu.check(source.replace("[1000] = 2", "[999] = 2")) == ""
+
+
+@pytest.mark.parametrize("edge", ["after the end", "before the start"])
+def test_a_copy_from_out_of_bounds_to_out_of_bounds_is_found(cpu: GuardedJudge, edge: str) -> None:
+    honest = write_kernel("cpp", "output", "after", 0)
+    ends = ("0", "64 * 250 + 1") if edge == "after the end" else ("-1", "64 * 250")
+    copies = "for (long i = {}; i < {}; ++i) ((int*)out)[i] = ((int*)scratch)[i];\n    return 0;".format(*ends)
+    adds = "for (long i = 0; i < 64 * 250; ++i) scratch[i] += y[i];\n    "
+    reason = cpu.check(honest.replace("return 0;", adds + copies))
+    assert reason.startswith("writes out of bounds: ") and f" {edge} of output 0 " in reason, reason
 
 
 def test_stores_around_memory_that_outlives_a_call_are_found(cpu: GuardedJudge) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,13 +39,12 @@ from kernelpro.lab.measure.baselines import Baselines
 from kernelpro.lab.measure.bench import Bench
 from kernelpro.lab.measure.clocks import SLACK_SHARE
 from kernelpro.lab.measure.cuda_participant import PRELAUNCH_TRIES, device_bytes_outside_torch
-from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.measure.participant import Participant
 from kernelpro.lab.measure.round_runner import Accuracy, RoundRunner
 from kernelpro.lab.measure.rounds import Rounds
 from kernelpro.lab.sandbox import health
 from kernelpro.lab.sandbox.outputs import CandidateRejected
-from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS, WITH_INFINITIES
+from kernelpro.lab.tasks.inputs import AS_GIVEN, DISTRIBUTIONS
 from kernelpro.records import Candidate, Energy, Measurement, Options, Status, Verdict
 
 _AS_GIVEN_CALLS = 3
@@ -126,7 +126,7 @@ class Judge:
             self._verification_inputs = self._draw_verification_inputs()
             self.as_given_seed = next(s for s, name in self._verification_inputs if name == AS_GIVEN)
             if timed:
-                self._unseen = prepare_unseen_call(bench, bench.new_seed(), self.tolerance.limits[AS_GIVEN])
+                self._unseen = prepare_unseen_call(bench, bench.new_seed(), self.tolerance)
         with clock("probe"):
             self._report("probing the task")
             seeds = [bench.new_seed() for _ in range(probes.PROBE_SEEDS)]
@@ -389,13 +389,13 @@ class Judge:
         return accuracy
 
     def _check(self, outputs: list[torch.Tensor], seed: int, distribution: str) -> Accuracy:
-        limit = self.tolerance.limits[distribution]
+        limit, oracle = self.tolerance.limits[distribution], self.bench.oracle
         if self.bench.plan.layout.frees_before_check:
             self.bench.turns.take(None)
-        truth = self.bench.oracle.expected(seed, distribution)
-        errors = measure_errors(outputs, truth, with_infinities=distribution in WITH_INFINITIES)
-        share = limit.share_used(errors)
-        if share > 1:
+        truth = oracle.expected(seed, distribution)
+        inputs = partial(oracle.inputs, seed, distribution)
+        errors = self.tolerance.measure(outputs, truth, inputs, distribution)
+        if (share := limit.share_used(errors)) > 1:
             what = wording.wrong_output(outputs, truth, errors, limit)
             raise CandidateRejected(Status.WRONG, f"on {wording.describe_inputs(distribution)}: {what}")
         return Accuracy(errors, share)

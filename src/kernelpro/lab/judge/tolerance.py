@@ -26,6 +26,9 @@ those that depend on that order.
 Padded rows have zeros, which expose a missing epsilon. Where the oracle is discontinuous at zero (ties of a
 maximum, signs), nothing is required: `allowed` includes what changes if zeros are replaced by tiny values.
 
+Integers, such as indices or quantized values, may differ from the oracle's where the last bits of the inputs
+decide them (near_ties.py).
+
 If float64 does not fit into the device's memory, outputs are compared with the reference in its own type.
 The error of that reference is measured against float64 in host memory, and is part of `allowed`.
 """
@@ -39,6 +42,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelpro.lab import tree
+from kernelpro.lab.judge.near_ties import accept_near_ties
 from kernelpro.lab.measure.errors import (
     Errors,
     has_nan,
@@ -145,6 +149,7 @@ class Tolerance:
         self._leaves_ties_open = False
         """It uses an operator that may return equal values in any order."""
         bits = {"fp32": 24, "tf32": 11}.get(precision, BITS.get(oracle.reference.dtype(), 24))
+        self._bits, self._oracle = bits, oracle
         for distribution in distributions:
             reason = ""
             for name in (distribution, FALLBACKS.get(distribution)):
@@ -210,6 +215,34 @@ class Tolerance:
             return None, reason
         return _limit(allowed, lower if separable else None, elements), ""
 
+    def measure(
+        self,
+        outputs: list[torch.Tensor],
+        truth: Expected,
+        inputs: Callable[[], tuple[tree.TreeSpec, list[torch.Tensor]]],
+        distribution: str = AS_GIVEN,
+    ) -> Errors:
+        """The errors of outputs. If they exceed the limit, integers that the last bits of the inputs decide
+        do not count."""
+        infinite = distribution in WITH_INFINITIES
+        errors = measure_errors(outputs, truth, with_infinities=infinite)
+        exceeds = self.limits[distribution].share_used(errors) > 1
+        if not exceeds or all(output.is_floating_point() for output in outputs):
+            return errors
+        return measure_errors(self._accept(outputs, truth, *inputs()), truth, with_infinities=infinite)
+
+    def _accept(
+        self, outputs: list[torch.Tensor], truth: Expected, form: tree.TreeSpec, leaves: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The outputs, without differences in integers that the last bits of the inputs decide."""
+        oracle, written = self._oracle, sum(output.numel() for output in outputs)
+        rounding = max(2.0**-self._bits, _sum_error(leaves, written, oracle.reference.dtype()))
+
+        def compute(others: list[torch.Tensor]) -> Expected:
+            return oracle.compute_expected(form, others)
+
+        return accept_near_ties(outputs, truth, compute, leaves, rounding, self._leaves_ties_open)
+
     def inputs_between_rounds(self, new_seed: Callable[[], int], parts: int) -> list[list[tuple[int, str]]]:
         """Seeds and distributions for verification between timed rounds: for each part of the rounds, one of
         every distribution that is not timed itself. No seed occurs elsewhere. The second part has fewer if a
@@ -241,6 +274,8 @@ class Tolerance:
     ) -> Errors:
         """The reference's error at the allowed precision."""
         own = oracle.run(None, form, leaves, tf32_allowed=precision == "tf32")
+        if any(not leaf.is_floating_point() for leaf in own):
+            own = self._accept(own, truth, form, leaves)
         errors = measure_errors(own, truth)
         if (host := oracle.own_error_source(form, leaves)) is not None:
             errors = errors.combine(measure_errors([leaf.cpu() for leaf in own], host))
@@ -252,6 +287,8 @@ class Tolerance:
             emulated_errors = measure_errors(emulated, truth)
             self._products, self._exponentials = mode.products, mode.exponentials
             self._leaves_ties_open = mode.leaves_ties_open
+            if isinstance(emulated, list) and any(not leaf.is_floating_point() for leaf in emulated):
+                emulated_errors = measure_errors(self._accept(emulated, truth, form, leaves), truth)
             if self._products and precision == "tf32":
                 errors = errors.combine(emulated_errors)
         if self._leaves_ties_open and oracle.exact:
@@ -302,21 +339,15 @@ def _ill_conditioned(distribution: str, allowed: Errors) -> str:
 
 
 def _floors(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Errors:
-    """The least error that is allowed of each output: its last rounding, and a plain sum.
-
-    Integers beside floating-point outputs get the error of a plain sum too: rounding to integers flips with
-    the last bit. Their error is a share s of n elements, and such counts vary: 2 * sqrt(s / n) more becomes,
-    in the limit of 4 * allowed, four standard deviations of the count.
-    """
+    """The least error that is allowed of each output: its last rounding, and a plain sum. None for integers:
+    see near_ties.py."""
     written = sum(leaf.numel() for leaf in outputs)
-    any_float = any(leaf.dtype in BITS for leaf in outputs)
 
     def floor(leaf: torch.Tensor) -> float:
         # 16-bit types are summed in float32: only their last rounding shows
         if leaf.dtype in BITS and leaf.dtype.itemsize <= 2:
             return 2.0 ** -BITS[leaf.dtype]
-        error = _sum_error(leaves, written, leaf.dtype) if any_float else 0.0
-        return error if leaf.dtype in BITS else error + 2.0 * math.sqrt(error / leaf.numel())
+        return _sum_error(leaves, written, leaf.dtype) if leaf.dtype in BITS else 0.0
 
     return Errors.worst([Errors(value, value) for value in map(floor, outputs)])
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelpro.lab.judge.tolerance import Limit
+from kernelpro.lab import tree
+from kernelpro.lab.judge.tolerance import Tolerance
 from kernelpro.lab.measure.bench import Bench
-from kernelpro.lab.measure.errors import measure_errors
 from kernelpro.lab.sandbox.guards import MARGIN_BYTES
 from kernelpro.lab.sandbox.memory import Slot, layout
 from kernelpro.lab.sandbox.outputs import CandidateRejected, OutputSpec
 from kernelpro.lab.tasks.batches import describe_sizes
+from kernelpro.lab.tasks.inputs import AS_GIVEN
 from kernelpro.records import Status
 
 _FLOAT64_RATIO = 4
@@ -34,8 +35,9 @@ class UnseenCall:
     nbytes: int
     """Bytes of an input region that holds the slots with their margins."""
     spec: OutputSpec
+    form: tree.TreeSpec
     expected: list[torch.Tensor]
-    limit: Limit
+    tolerance: Tolerance
 
     @property
     def shape(self) -> str:
@@ -44,14 +46,15 @@ class UnseenCall:
 
     def check(self, outputs: list[torch.Tensor]) -> None:
         """Raise CandidateRejected if the outputs are wrong."""
-        errors = measure_errors(outputs, self.expected)
-        if self.limit.share_used(errors) > 1:
+        limit = self.tolerance.limits[AS_GIVEN]
+        errors = self.tolerance.measure(outputs, self.expected, lambda: (self.form, self.inputs))
+        if limit.share_used(errors) > 1:
             raise CandidateRejected(
-                Status.WRONG, f"relative error {errors.norm:.2e} (limit {self.limit.norm:.2e})"
+                Status.WRONG, f"relative error {errors.norm:.2e} (limit {limit.norm:.2e})"
             )
 
 
-def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | None:
+def prepare_unseen_call(bench: Bench, seed: int, tolerance: Tolerance) -> UnseenCall | None:
     """The call; None if the reference accepts no other batch size, or memory is short.
 
     Its inputs and outputs stay in memory, beside the cached ones.
@@ -69,4 +72,5 @@ def prepare_unseen_call(bench: Bench, seed: int, limit: Limit) -> UnseenCall | N
     outputs = oracle.run(None, form, inputs)
     tensors = tuple((tuple(leaf.shape), leaf.dtype) for leaf in outputs)
     spec = OutputSpec(tensors, oracle.structure, oracle.strides, oracle.shares_input)
-    return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, oracle.compute(form, inputs), limit)
+    expected = oracle.compute(form, inputs)
+    return UnseenCall(resizing.rows, inputs, slots, nbytes, spec, form, expected, tolerance)

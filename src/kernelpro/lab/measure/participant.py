@@ -223,6 +223,10 @@ class Participant(ABC):
         if self.turns:
             self.turns.take(self)
 
+    def keep_caches(self) -> None:
+        """Flush no cache before further calls, because they are not timed."""
+        self._flusher = Flusher(self.device, 0)
+
     def unmap_outputs(self) -> None:
         """Release the mappings of earlier outputs: the driver frees only memory that nobody has mapped."""
         self._reader.close()

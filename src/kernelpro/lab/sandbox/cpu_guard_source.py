@@ -4,6 +4,9 @@ Each block is a separate mapping: an inaccessible page, a margin, the buffer, a 
 Margins are checked when a block is freed, and when the child asks. The first blocks of a call have large
 margins and later ones a single page, because filling two megabytes takes about half a millisecond. Behind a
 margin of one page, more pages are inaccessible.
+
+The margins of each block hold a pattern of two bytes, of which one differs between blocks: a kernel that
+copies past the ends of two buffers does not write what was there.
 """
 
 ALLOCATOR = r"""
@@ -25,10 +28,26 @@ namespace {
 
 constexpr size_t kAlignment = 64, kLargeMargins = 64, kMaxDamages = 256, kSmallGap = 1 << 16;
 
+// What a margin holds. Every type has its sign and exponent in the bytes at odd addresses.
+struct Pattern {
+  unsigned char fill, tag;  // at odd and at even addresses
+  unsigned char at(const unsigned char* place) const {
+    return reinterpret_cast<uintptr_t>(place) & 1 ? fill : tag;
+  }
+  void write(unsigned char* low, size_t size) const {
+    for (size_t i = 0; i < size && i < 2; ++i) low[i] = at(low + i);
+    for (size_t done = 2; done < size; done *= 2)
+      memcpy(low + done, low, done < size - done ? done : size - done);
+  }
+  bool is_intact(const unsigned char* low, size_t size) const {
+    return size < 3 || (low[0] == at(low) && low[1] == at(low + 1) && memcmp(low, low + 2, size - 2) == 0);
+  }
+};
+
 struct Block {
   unsigned char *mapping, *start;
   size_t mapped, size, gap;
-  unsigned char fill;  // of its margins: another thread may allocate while the fill changes
+  Pattern pattern;  // of its margins: another thread may allocate while the fill changes
   unsigned char* begin() const { return mapping + gap; }
   unsigned char* end() const { return mapping + mapped - gap; }
   static size_t page() { static const size_t bytes = sysconf(_SC_PAGESIZE); return bytes; }
@@ -39,7 +58,7 @@ struct Damage { uint64_t start, size, after, first, last; };
 std::mutex mutex, damages_mutex;
 std::unordered_map<void*, Block>* blocks = nullptr;
 std::vector<Damage>* damages = nullptr;
-std::atomic<unsigned char> fill_byte{0xFF};
+std::atomic<unsigned char> fill_byte{0xFF}, next_tag{0};
 size_t margin_bytes = 0, large_left = kLargeMargins;
 struct sigaction previous_handler[2];
 
@@ -48,21 +67,26 @@ void record(const Damage& damage) {
   if (damages->size() < kMaxDamages) damages->push_back(damage);
 }
 
+// A pattern that the blocks allocated before and after do not have.
+Pattern new_pattern() { return {fill_byte, static_cast<unsigned char>(0x81 + next_tag++ % 127)}; }
+
+// Records damage to a margin, and repairs it.
 void check_margin(const Block& block, bool after) {
-  const unsigned char* low = after ? block.start + block.size : block.begin();
-  const unsigned char* high = after ? block.end() : block.start;
-  // equal to the fill where the first byte is, and every byte equals the one before it
-  if (low[0] == block.fill && memcmp(low, low + 1, high - low - 1) == 0) return;
-  while (*low == block.fill) ++low;
-  while (high[-1] == block.fill) --high;
+  unsigned char* const begin = after ? block.start + block.size : block.begin();
+  unsigned char* const end = after ? block.end() : block.start;
+  const unsigned char *low = begin, *high = end;
+  if (block.pattern.is_intact(low, high - low)) return;
+  while (*low == block.pattern.at(low)) ++low;
+  while (high[-1] == block.pattern.at(high - 1)) --high;
   uint64_t first = after ? low - (block.start + block.size) : block.start - high;
   uint64_t last = after ? high - 1 - (block.start + block.size) : block.start - 1 - low;
   record({reinterpret_cast<uint64_t>(block.start), block.size, after, first, last});
+  block.pattern.write(begin, end - begin);
 }
 
 void fill_margins(const Block& block) {
-  memset(block.begin(), block.fill, block.start - block.begin());
-  memset(block.start + block.size, block.fill, block.end() - block.start - block.size);
+  block.pattern.write(block.begin(), block.start - block.begin());
+  block.pattern.write(block.start + block.size, block.end() - block.start - block.size);
 }
 
 // A new block; null if there is no memory.
@@ -70,7 +94,7 @@ void* map_block(size_t size, bool large) {
   const size_t page = Block::page(), gap = large ? page : kSmallGap;
   const size_t margin = ((large ? margin_bytes : page) + page - 1) / page * page;
   const size_t data = (size + page - 1) / page * page;
-  Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap, fill_byte};
+  Block block{nullptr, nullptr, data + 2 * margin + 2 * gap, size, gap, new_pattern()};
   void* mapping = mmap(nullptr, block.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
   block.mapping = static_cast<unsigned char*>(mapping);
@@ -78,7 +102,7 @@ void* map_block(size_t size, bool large) {
   mprotect(block.mapping, gap, PROT_NONE);
   mprotect(block.mapping + block.mapped - gap, gap, PROT_NONE);
   fill_margins(block);
-  memset(block.start, block.fill, size);
+  memset(block.start, block.pattern.fill, size);
   std::lock_guard<std::mutex> lock(mutex);
   blocks->emplace(block.start, block);
   return block.start;
@@ -167,7 +191,7 @@ extern "C" void kernelpro_guards_fill(int byte) {
   large_left = kLargeMargins;
   heap::allow_mappings();
   for (auto& [start, block] : *blocks) {
-    block.fill = fill_byte;
+    block.pattern.fill = fill_byte;
     fill_margins(block);
   }
   heap::check_all();
@@ -179,7 +203,6 @@ extern "C" int kernelpro_guards_damages(uint64_t* rows, int limit) {
   for (auto& [start, block] : *blocks) {
     check_margin(block, false);
     check_margin(block, true);
-    fill_margins(block);
   }
   heap::check_all();
   std::lock_guard<std::mutex> all(damages_mutex);

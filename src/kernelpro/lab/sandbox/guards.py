@@ -14,6 +14,10 @@ one of these calls. Reads that do not change the result are not detected. Furthe
     0x3B   a small positive number
 
 because an addition does not change the first three: NaN stays NaN, and the others exceed 1e36 in magnitude.
+
+In the margins of the child's buffers on a CPU, this byte lies at odd addresses, where every type has its sign
+and exponent. The byte at even addresses is another one for each buffer: a kernel that copies past the ends of
+two buffers does not write what was there.
 """
 
 from __future__ import annotations

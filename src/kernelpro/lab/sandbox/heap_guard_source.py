@@ -28,8 +28,8 @@ struct Entry {
   uintptr_t start;
   size_t size;
   bool mapped;
-  unsigned char fill;  // of its margin
-  size_t usable;       // of the block of malloc, while it is live
+  Pattern pattern;  // of its margin
+  size_t usable;    // of the block of malloc, while it is live
 };
 
 enum Owner { kCandidate, kNumpy, kPython, kOwners };
@@ -77,22 +77,22 @@ void check(const Entry& entry) {
   const auto* low = reinterpret_cast<unsigned char*>(entry.start + entry.size);
   const auto *end = low, *high = low + kMargin;
   if (is_stale(entry)) return;
-  if (low[0] == entry.fill && memcmp(low, low + 1, kMargin - 1) == 0) return;
-  while (*low == entry.fill) ++low;
-  while (high[-1] == entry.fill) --high;
+  if (entry.pattern.is_intact(low, kMargin)) return;
+  while (*low == entry.pattern.at(low)) ++low;
+  while (high[-1] == entry.pattern.at(high - 1)) --high;
   const uint64_t first = low - end, last = high - 1 - end;
   record({entry.start, entry.size, 1, first, last});
 }
 
 void refill(const Entry& entry) {
-  memset(reinterpret_cast<void*>(entry.start + entry.size), entry.fill, kMargin);
+  entry.pattern.write(reinterpret_cast<unsigned char*>(entry.start + entry.size), kMargin);
 }
 
 void* track(void* start, size_t size, bool fresh) {
   if (!start) return start;
   const auto address = reinterpret_cast<uintptr_t>(start);
-  const Entry entry{address, size, false, fill_byte, usable_size(address)};
-  if (fresh) memset(start, entry.fill, size);
+  const Entry entry{address, size, false, new_pattern(), usable_size(address)};
+  if (fresh) memset(start, entry.pattern.fill, size);
   refill(entry);
   std::lock_guard<std::mutex> lock(mutex);
   insert(entry);
@@ -129,7 +129,7 @@ void* map(size_t size, Owner owner) {
   if (!start) return nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex);
-    if (insert({reinterpret_cast<uintptr_t>(start), size, true, 0, 0})) return start;
+    if (insert({reinterpret_cast<uintptr_t>(start), size, true, {}, 0})) return start;
   }
   free_mapped(start);
   return nullptr;
@@ -164,10 +164,20 @@ template <Owner owner> void* guarded_new(size_t size) {
   if (!start) throw std::bad_alloc();
   return start;
 }
+template <Owner owner> void* guarded_new_nothrow(size_t size, const std::nothrow_t&) {
+  return guarded_malloc<owner>(size ? size : 1);
+}
+template <Owner owner> void* guarded_valloc(size_t size) {
+  return guarded_memalign<owner>(Block::page(), size);
+}
 template <Owner owner> void* guarded_new_aligned(size_t size, size_t alignment) {
   void* start = guarded_memalign<owner>(alignment, size ? size : 1);
   if (!start) throw std::bad_alloc();
   return start;
+}
+template <Owner owner>
+void* guarded_new_aligned_nothrow(size_t size, size_t alignment, const std::nothrow_t&) {
+  return guarded_memalign<owner>(alignment, size ? size : 1);
 }
 // The rest of a realloc of a mapped block: its content moves to `into`.
 void* move(void* start, size_t old_size, void* into, size_t size) {
@@ -210,7 +220,7 @@ size_t size_of(void* start) {
 }
 
 struct Redirection { const char* name; void* function; };
-template <Owner owner> const Redirection (&redirections())[11] {
+template <Owner owner> const Redirection (&redirections())[16] {
   static const Redirection all[] = {
     {"malloc", (void*)guarded_malloc<owner>}, {"calloc", (void*)guarded_calloc<owner>},
     {"realloc", (void*)guarded_realloc<owner>}, {"reallocarray", (void*)guarded_reallocarray<owner>},
@@ -218,6 +228,11 @@ template <Owner owner> const Redirection (&redirections())[11] {
     {"posix_memalign", (void*)guarded_posix_memalign<owner>}, {"_Znwm", (void*)guarded_new<owner>},
     {"_Znam", (void*)guarded_new<owner>}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned<owner>},
     {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>},
+    {"_ZnwmRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>},
+    {"_ZnamRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>},
+    {"_ZnwmSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>},
+    {"_ZnamSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>},
+    {"valloc", (void*)guarded_valloc<owner>},
   };
   return all;
 }
@@ -340,7 +355,7 @@ void check_all() {
       entry.start = kDeleted;
       continue;
     }
-    entry.fill = fill_byte;
+    entry.pattern.fill = fill_byte;
     refill(entry);
   }
 }
