@@ -22,10 +22,11 @@ from quick_judge import QuickJudge
 import kernelpro
 from kernelpro import api
 from kernelpro.api import judging
+from kernelpro.api.messages import public
 from kernelpro.engine.store import RunStore
 from kernelpro.lab.tasks import parameters
 from kernelpro.pools.local import LocalPool
-from kernelpro.records import BadInput, Candidate, Options, Status, Task
+from kernelpro.records import BadInput, Candidate, NotScorable, Options, Status, Task
 
 KERNEL = """
 import torch
@@ -206,6 +207,17 @@ class Tied(torch.nn.Module):
 )
 def test_messages_name_the_parameters_of_python(message: str, words: str) -> None:
     assert api.in_python(message) == words
+
+
+def test_errors_keep_their_attributes_and_their_words() -> None:
+    @public
+    def fail() -> None:
+        raise NotScorable("random; use `--mode eval`")
+
+    with pytest.raises(NotScorable) as raised:
+        fail()
+    assert str(raised.value) == 'this task cannot be scored: random; use mode="eval"'
+    assert raised.value.reason == "random; use `--mode eval`"
 
 
 def test_an_author_that_does_not_exist_is_named_as_a_parameter(tmp_path: Path) -> None:

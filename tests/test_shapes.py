@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from kernelpro.lab.seeds.compose import reference_seed
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Interval, Shape, ShapeTimes, Task
 from kernelpro.records.shapes import mean_times, parse_shape, shares, total_speedup
@@ -103,6 +105,11 @@ def test_keyword_only_arguments_follow_the_positional_ones() -> None:
     reference = Reference(task, "cpu", 0)
     assert reference.keyword_only == ("scale",) and reference.example_mismatch() == ""
     assert torch.equal(reference.model()(x, 2.0), module(x, scale=2.0))
+    scope: dict[str, Any] = {}
+    exec(reference_seed(reference), scope)
+    candidate = scope["ModelNew"](16)
+    candidate.load_state_dict(module.state_dict())
+    assert torch.equal(candidate(x, 2.0), module(x, scale=2.0)), "torch's own code as a candidate"
 
 
 def test_times_are_means_over_all_calls_and_speedups_are_of_the_total() -> None:

@@ -69,6 +69,21 @@ def test_where_nothing_was_run_no_machine_is_named(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.splitlines()[0].strip() == "t, mode train"
 
 
+def test_notes_name_their_candidates_unless_they_concern_all(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = [
+        Verdict(f"{name}.py", Status.WRONG, "off", notes=("of all", *notes))
+        for name, notes in (("a[1]", ("slow [cold]",)), ("b", ("slow [cold]", "of b")), ("c", ()))
+    ]
+    print_table(Task("", "t"), verdicts)
+    table = capsys.readouterr().out
+    assert "│ a[1].py" in table
+    assert table.splitlines()[-3:] == [
+        "note: of all",
+        "note on a[1].py, b.py: slow [cold]",
+        "note on b.py: of b",
+    ]
+
+
 BUGGY_WORKER = """
 from kernelpro.lab import jobs, worker
 def judge(self, job):

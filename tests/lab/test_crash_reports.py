@@ -45,9 +45,11 @@ class ModelNew(torch.nn.Module):
         ("forward", "raise KeyboardInterrupt", "forward raised KeyboardInterrupt"),
         ("constructor", "sys.exit('enough')", "ModelNew() called sys.exit(enough)"),
         ("rest", "sys.exit(3)", "importing the candidate: called sys.exit(3)"),
+        ("forward", "torch.ones(1 << 36)", "forward ran out of memory: tried to allocate 256.00 GiB (line 8"),
+        ("forward", "[0] * (1 << 40)", "forward ran out of memory (line 8"),
     ],
 )
-def test_one_that_ends_the_process_is_told_so(
+def test_one_that_ends_the_process_or_asks_for_too_much_is_told_so(
     quick_judge: QuickJudge, place: str, code: str, words: str
 ) -> None:
     parts = {"constructor": "pass", "forward": "return torch.relu(x)", "rest": ""} | {place: code}

@@ -35,6 +35,11 @@ static void work() {
       bytes == 400 ? free(block) : release(block);
     }
 }
+static size_t returned = 0;
+static void keep(void*) { ++returned; }
+static void (*volatile assigned)(void*) = free;
+extern "C" void assign() { assigned = keep; }
+extern "C" size_t call_assigned(void* block) { assigned(block); return returned; }
 extern "C" void* make(size_t bytes) { return malloc(bytes); }
 extern "C" void drop(void* block) { free(block); }
 extern "C" void start() { for (int i = 0; i < 3; ++i) threads.emplace_back(work); }
@@ -85,6 +90,20 @@ print(overwritten, small == large < neighbour < large + (9 << 20), intact, guard
 """
 
 
+ASSIGNED = """
+import ctypes
+from pathlib import Path
+from kernelpro.lab.sandbox.cpu_guards import CpuGuards
+from kernelpro.lab.sandbox.guards import FILLS
+guards = CpuGuards(Path("library").read_bytes())
+busy = ctypes.CDLL(str(Path("busy.so").absolute()))
+busy.assign()
+buffer = ctypes.create_string_buffer(64)
+guards.fill(FILLS[0])
+print(busy.call_assigned(ctypes.byref(buffer, 16)), guards.damages({}))
+"""
+
+
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """As in sandboxes."""
 
@@ -116,3 +135,8 @@ def test_threads_that_allocate_while_margins_are_filled_are_not_blamed(place: Pa
 
 def test_freed_blocks_are_overwritten_unless_they_were_released_elsewhere(place: Path) -> None:
     assert run(RELEASES, place) == "True True True []"
+
+
+def test_a_pointer_to_free_that_a_library_assigned_again_is_left_alone(place: Path) -> None:
+    """As Python's _decimal does, which torch.compile needs."""
+    assert run(ASSIGNED, place) == "1 []"

@@ -50,6 +50,15 @@ class GuardedJudge:
         finally:
             calls.close(Participant.close)
 
+    def explain(self, source: str, crash: str) -> str:
+        """The reason of a candidate's crash, explained by guarded calls."""
+        calls = GuardedCalls(self.bench, self._judge._verification_inputs)
+        error = CandidateRejected(Status.CRASHED, crash)
+        try:
+            return calls.explain(error, Candidate(source, "faulty"), self._judge._check).reason
+        finally:
+            calls.close(Participant.close)
+
     def close(self) -> None:
         self._judge.close()
 
@@ -98,6 +107,13 @@ def test_stores_out_of_bounds_are_found_on_a_cpu(cpu: GuardedJudge, language: st
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("when", ["in forward", "between two calls"])
+def test_guards_explain_a_crash_also_of_a_later_free(cpu: GuardedJudge, when: str) -> None:
+    crash = f"{when}: the process was killed by SIGSEGV (Segmentation fault)"
+    reason = cpu.explain(write_kernel("cpp", "output", "before", 1), crash)
+    assert reason.startswith(f"{crash}; writes out of bounds: 4 bytes before the start of output 0 ("), reason
+
+
 @pytest.mark.parametrize(("language", "cases"), [("cpp", ALL), ("python", ALL), ("load_inline", SOME)])
 def test_all_stores_out_of_bounds_are_found_on_a_cpu(
     cpu: GuardedJudge, language: str, cases: Iterable[tuple[str, str, str]]

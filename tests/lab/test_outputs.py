@@ -68,6 +68,8 @@ def test_a_structure_that_is_no_text_is_forged(claim: object) -> None:
         ("(y, z)", "y", "returns 1 tensors, should return 2"),
         ("(y, x.shape[0])", "(y, 63)", "returns (tensor, 63), should return (tensor, 64)"),
         ("(y, x.clone())", "(y, x)", "returns output 1 in the memory of an input; the reference does not"),
+        ("y", "y.to_sparse()", "output 0 has layout sparse_coo, should be dense"),
+        ("y", "y.to('meta')", "output 0 is on meta, should be on cpu"),
         ("y", "y[:1].expand(64, 64)", "output 0 is expanded: 256 bytes of memory for 16384 bytes"),
     ],
 )

@@ -82,11 +82,25 @@ def test_a_folder_of_pairs_with_claims_beside_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{}\n", "line 1: no object with level_id"), ("[1]\n", "line 1"), ("", "no kernel in"), ("x", "line 1")],
+    [
+        ("{}\n", "line 1: no object with level_id.*; level_id is missing"),
+        ("[1]\n", "line 1: no object with level_id"),
+        ("", "no kernel in"),
+        ("\nx", "line 2: not JSON"),
+        ('{"level_id": "a", "task_id": 1, "ref_code": ""}', "line 1: level_id and task_id must be integers"),
+        ('{"level_id": 1, "task_id": 1, "ref_code": 7}', "line 1: ref_code must be"),
+    ],
 )
 def test_other_files_are_rejected(tmp_path: Path, content: str, message: str) -> None:
     (path := tmp_path / "kernels.json").write_text(content)
     with pytest.raises(BadInput, match=message):
+        find_published(f"kernels:{path}", (), "", "cpu")
+
+
+def test_two_kernels_for_a_problem_are_rejected(tmp_path: Path) -> None:
+    path = json_lines(tmp_path / "kernels.json", RIGHT)
+    path.write_text(2 * path.read_text())
+    with pytest.raises(BadInput, match="line 2: another kernel for problem 1/1 is in line 1"):
         find_published(f"kernels:{path}", (), "", "cpu")
 
 

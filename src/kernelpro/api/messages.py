@@ -61,6 +61,7 @@ def public(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*arguments, **keywords)
         except BadInput as error:
-            raise type(error)(in_python(str(error))) from None
+            error.args = (in_python(str(error)),)
+            raise error.with_traceback(None) from None
 
     return call

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kernelpro.cli.commands.judge import JudgeOptions
@@ -151,7 +152,7 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         color = _COLORS.get(verdict.status, "yellow")
         table.add_row(
-            verdict.candidate,
+            escape(verdict.candidate),
             f"[{color}]{verdict.status.value}[/]",
             f"{verdict.times['candidate'].value:.4g}" if verdict.times else "",
             *(verdict.speedup[name].format() if name in verdict.speedup else "" for name in baselines),
@@ -176,4 +177,6 @@ def print_table(task: Task, verdicts: list[Verdict]) -> None:
     for line in dict.fromkeys(f"energy: {wording.describe_energy(v.energy)}" for v in verdicts if v.energy):
         console.print(line)
     for note in dict.fromkeys(note for verdict in verdicts for note in verdict.notes):
-        console.print(f"note: {note}")
+        noted = [verdict.candidate for verdict in verdicts if note in verdict.notes]
+        label = "note" if len(noted) == len(verdicts) else f"note on {', '.join(noted)}"
+        console.print(f"{label}: {note}", markup=False)

@@ -59,7 +59,10 @@ def rebuild(expected: Any, leaves: list[str]) -> str:
 def operator_of(factory: KernelFactory) -> Any:
     """The operator of a kernel: the same for all modules with this kernel and this signature."""
     spec = factory.spec
-    base = f"{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name).lower()}_{spec.digest}"
+    stem = re.sub(r"[^0-9a-zA-Z_]", "_", spec.name).lower()
+    if not stem[:1].isalpha():  # torch rejects `1_conv2d`, as a problem of KernelBench is called
+        stem = f"kernel_{stem}"
+    base = f"{stem}_{spec.digest}"
     for number in itertools.count(1):
         name = base if number == 1 else f"{base}_{number}"
         text, known = _OPERATORS.get(name, (repr(spec), None))

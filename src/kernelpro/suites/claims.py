@@ -138,9 +138,9 @@ def remarks(rows: Sequence[ClaimRow]) -> list[str]:
     """Counts and means over all rows, one line each."""
     statuses = Counter(row.status for row in rows)
     passed = [row for row in rows if row.passed]
-    lines = [
-        f"{len(rows)} kernels: {', '.join(f'{count} {name}' for name, count in statuses.most_common())}",
-    ]
+    plural = "s" if len(rows) != 1 else ""
+    counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
+    lines = [f"{len(rows)} kernel{plural}: {counts}"]
     if passed:
         faster = Counter(row.faster for row in passed)
         lines.append(

@@ -24,6 +24,7 @@ from kernelpro.suites.problems import Problem, select_problems
 PREFIX = "kernels:"
 _CLAIM_KEYS = {"eager": "score_default", "compile": "score_torch_compile_default"}
 """Keys of claimed speed-ups in JSON lines, by the baseline that the authors compared with."""
+_KEYS_HINT = " with level_id, task_id, ref_code and custom_code"
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,32 @@ class _Entry:
 def _read_json_lines(path: Path) -> list[_Entry]:
     """All entries with a kernel: a collection lists problems without one, too."""
     entries = []
-    for number, line in enumerate(filter(str.strip, read_source(path, "collection").splitlines()), 1):
+    lines: dict[tuple[int, int], int] = {}
+    for number, line in enumerate(read_source(path, "collection").split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
         try:
             item = json.loads(line)
-            level, task, reference = int(item["level_id"]), int(item["task_id"]), str(item["ref_code"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadInput(
-                f"{path}, line {number}: no object with level_id, task_id, ref_code and custom_code ({error})"
-            ) from None
+        except ValueError:
+            raise BadInput(f"{where}: not JSON; each line is one object{_KEYS_HINT}") from None
+        if not isinstance(item, dict):
+            raise BadInput(f"{where}: no object{_KEYS_HINT}")
+        try:
+            level, task, reference = int(item["level_id"]), int(item["task_id"]), item["ref_code"]
+        except KeyError as error:
+            raise BadInput(f"{where}: no object{_KEYS_HINT}; {error.args[0]} is missing") from None
+        except (ValueError, TypeError):
+            raise BadInput(f"{where}: level_id and task_id must be integers") from None
+        if not isinstance(reference, str):
+            raise BadInput(f"{where}: ref_code must be the reference's source, a string")
         kernel = item.get("custom_code")
         if isinstance(kernel, str) and "class ModelNew" in kernel:
+            if (first := lines.setdefault((level, task), number)) != number:
+                raise BadInput(
+                    f"{where}: another kernel for problem {level}/{task} is in line {first}; "
+                    "split the file, so that each part has one kernel per problem"
+                )
             claimed = _numbers({name: item.get(key) for name, key in _CLAIM_KEYS.items()})
             entries.append(_Entry(level, task, f"{path.stem}_{level}_{task}", reference, kernel, claimed))
     return sorted(entries, key=lambda entry: (entry.level, entry.number))

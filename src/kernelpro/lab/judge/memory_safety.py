@@ -51,7 +51,9 @@ from kernelpro.records import Candidate, Status, UnseenShape
 Check = Callable[[list[torch.Tensor], int, str], object]
 """Raises CandidateRejected if the outputs are wrong for the inputs of a seed and a distribution."""
 _FAULT = re.compile(rf"{FAULT} (after|before) (\d+) (\d+)")
-_MEMORY_CRASH = re.compile(r"^in forward.*killed by SIG(SEGV|BUS|ABRT)|illegal memory access")
+_MEMORY_CRASH = re.compile(
+    r"^(in forward|between two calls|after ).*killed by SIG(SEGV|BUS|ABRT|TRAP)|illegal memory access"
+)
 _ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 _MAX_REASON = 300
 _MAX_KEPT_BYTES = 1 << 30
@@ -179,8 +181,8 @@ class GuardedCalls:
         call.check(result.outputs)
 
     def explain(self, error: CandidateRejected, candidate: Candidate, check: Check) -> CandidateRejected:
-        """The error. If it is a memory fault in `forward`, guarded calls add which access was out of
-        bounds."""
+        """The error. If it is a memory fault in `forward`, or after it where memory is freed, guarded calls
+        add which access was out of bounds."""
         if not (error.status is Status.CRASHED and _MEMORY_CRASH.search(error.reason)):
             return error
         try:

@@ -202,8 +202,13 @@ class Participant(ABC):
             return CandidateRejected(Status.CRASHED, self.process.limit_exceeded)
         if stage == "build":
             return CandidateRejected(Status.BUILD_FAILED, message)
+        if stage == "outputs":
+            return CandidateRejected(Status.WRONG, message)
         if stage in _CANDIDATE_STAGES:
-            event = message if message.startswith("called sys.exit(") else f"raised {message}"
+            if message.startswith("out of memory"):
+                event = f"ran {message}"
+            else:
+                event = message if message.startswith("called sys.exit(") else f"raised {message}"
             return CandidateRejected(Status.CRASHED, f"{_CANDIDATE_STAGES[stage]} {event}")
         return CandidateRejected(Status.CRASHED, f"{_PHASES.get(stage, stage)}: {message}")
 

@@ -270,9 +270,13 @@ class CandidateServer(RequestServer):
 
     def _locate_all(self, outputs: Any) -> list[dict[str, Any]]:
         leaves = _flatten(outputs)
-        for leaf in leaves:
+        for index, leaf in enumerate(leaves):
             if leaf.device.type != self._device.name:
-                raise StageFailed("call", f"an output is on {leaf.device}, not on {self._device.name}")
+                where = f"is on {leaf.device}, should be on {self._device.name}"
+                raise StageFailed("outputs", f"output {index} {where}")
+            if leaf.layout is not torch.strided:
+                layout = str(leaf.layout).removeprefix("torch.")
+                raise StageFailed("outputs", f"output {index} has layout {layout}, should be dense")
         return [self._device.locate(leaf) for leaf in leaves]
 
     def kernel_times(self, request: Request, tail: bytes) -> Reply:

@@ -81,7 +81,5 @@ def run(role: str, control: socket.socket, shared_fds: list[int]) -> None:
             channel.send({"ok": True, **reply}, blob)
         except StageFailed as error:
             channel.send({"ok": False, "stage": error.stage, "error": str(error)})
-        except MemoryError:
-            channel.send({"ok": False, "stage": request["op"], "error": "out of memory"})
         except BaseException as error:  # anything that a candidate raises, including `sys.exit`
             channel.send({"ok": False, "stage": request["op"], "error": describe_exception(error)})

@@ -219,28 +219,50 @@ size_t size_of(void* start) {
   return found ? found->size : malloc_usable_size(start);
 }
 
-struct Redirection { const char* name; void* function; };
+struct Redirection { const char* name; void *function, *original; };
+using New = void* (*)(size_t);
+using NewAligned = void* (*)(size_t, std::align_val_t);
+using NewNothrow = void* (*)(size_t, const std::nothrow_t&);
+using NewAlignedNothrow = void* (*)(size_t, std::align_val_t, const std::nothrow_t&);
 template <Owner owner> const Redirection (&redirections())[16] {
   static const Redirection all[] = {
-    {"malloc", (void*)guarded_malloc<owner>}, {"calloc", (void*)guarded_calloc<owner>},
-    {"realloc", (void*)guarded_realloc<owner>}, {"reallocarray", (void*)guarded_reallocarray<owner>},
-    {"memalign", (void*)guarded_memalign<owner>}, {"aligned_alloc", (void*)guarded_memalign<owner>},
-    {"posix_memalign", (void*)guarded_posix_memalign<owner>}, {"_Znwm", (void*)guarded_new<owner>},
-    {"_Znam", (void*)guarded_new<owner>}, {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned<owner>},
-    {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>},
-    {"_ZnwmRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>},
-    {"_ZnamRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>},
-    {"_ZnwmSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>},
-    {"_ZnamSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>},
-    {"valloc", (void*)guarded_valloc<owner>},
+    {"malloc", (void*)guarded_malloc<owner>, (void*)malloc},
+    {"calloc", (void*)guarded_calloc<owner>, (void*)calloc},
+    {"realloc", (void*)guarded_realloc<owner>, (void*)realloc},
+    {"reallocarray", (void*)guarded_reallocarray<owner>, (void*)reallocarray},
+    {"memalign", (void*)guarded_memalign<owner>, (void*)memalign},
+    {"aligned_alloc", (void*)guarded_memalign<owner>, (void*)aligned_alloc},
+    {"posix_memalign", (void*)guarded_posix_memalign<owner>, (void*)posix_memalign},
+    {"valloc", (void*)guarded_valloc<owner>, (void*)valloc},
+    {"_Znwm", (void*)guarded_new<owner>, (void*)New(operator new)},
+    {"_Znam", (void*)guarded_new<owner>, (void*)New(operator new[])},
+    {"_ZnwmSt11align_val_t", (void*)guarded_new_aligned<owner>, (void*)NewAligned(operator new)},
+    {"_ZnamSt11align_val_t", (void*)guarded_new_aligned<owner>, (void*)NewAligned(operator new[])},
+    {"_ZnwmRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>, (void*)NewNothrow(operator new)},
+    {"_ZnamRKSt9nothrow_t", (void*)guarded_new_nothrow<owner>, (void*)NewNothrow(operator new[])},
+    {"_ZnwmSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>,
+     (void*)NewAlignedNothrow(operator new)},
+    {"_ZnamSt11align_val_tRKSt9nothrow_t", (void*)guarded_new_aligned_nothrow<owner>,
+     (void*)NewAlignedNothrow(operator new[])},
   };
   return all;
 }
 // Of blocks that may be guarded.
 const Redirection kReleases[] = {
-  {"free", (void*)checked_free}, {"realloc", (void*)checked_realloc},
-  {"reallocarray", (void*)checked_reallocarray}, {"malloc_usable_size", (void*)size_of},
+  {"free", (void*)checked_free, (void*)free},
+  {"realloc", (void*)checked_realloc, (void*)realloc},
+  {"reallocarray", (void*)checked_reallocarray, (void*)reallocarray},
+  {"malloc_usable_size", (void*)size_of, (void*)malloc_usable_size},
 };
+
+// Whether a pointer in a library's data is still the function that the loader stored. A library may have
+// assigned another one: Python's _decimal replaces libmpdec's `mpd_free = free` by PyMem_Free.
+bool is_unchanged(const void* pointer, const Redirection& redirection) {
+  if (pointer == redirection.original) return true;
+  for (const Redirection& release : kReleases)
+    if (pointer == release.function) return true;
+  return false;
+}
 
 #if defined(__x86_64__)
 constexpr unsigned kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64};
@@ -261,6 +283,7 @@ void redirect(const dl_phdr_info* info, const ElfW(Rela)* table, size_t bytes, c
       if (strcmp(name, one.name)) continue;
       auto** target = reinterpret_cast<void**>(info->dlpi_addr + table[row].r_offset);
       if (*target == one.function) break;
+      if (type == kSlotTypes[2] && !is_unchanged(*target, one)) break;
       auto start = reinterpret_cast<uintptr_t>(target) / page * page;
       if (mprotect(reinterpret_cast<void*>(start), page, PROT_READ | PROT_WRITE) == 0) *target = one.function;
       break;

@@ -277,7 +277,7 @@ class SandboxedProcess:
             return "ended for an unknown reason"
         if os.WIFSIGNALED(self._wait_status):
             number = os.WTERMSIG(self._wait_status)
-            return f"killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
+            return f"was killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
         return f"exited with code {os.WEXITSTATUS(self._wait_status)}"
 
     def has_ended(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -12,6 +13,7 @@ from kernelpro.lab.languages.native import BuildError
 from kernelpro.lab.languages.torch import extension_build_error
 
 _MAX_CHARACTERS = 3000
+_CPU_ALLOCATOR = re.compile(r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes")
 
 
 class StageFailed(Exception):
@@ -29,6 +31,10 @@ def describe_exception(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, SystemExit):
         return f"called sys.exit({text[:300]}){location}"
+    if asked := _CPU_ALLOCATOR.search(text):  # in the words of torch.OutOfMemoryError
+        return f"out of memory: tried to allocate {int(asked[1]) / 2**30:.2f} GiB{location}"
+    if isinstance(error, MemoryError):
+        return f"out of memory{location}"
     if "0 active drivers" in text:
         text = "Triton needs a GPU: use --target cuda"
     return f"{type(error).__name__}: {(extension_build_error(text) or text)[:_MAX_CHARACTERS]}{location}"

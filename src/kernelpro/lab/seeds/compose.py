@@ -101,13 +101,16 @@ def reference_seed(reference: Reference) -> str:
     """The reference's source as a candidate. Raises NoSeed if that would create a different model."""
     task = reference.task
     title = "# The reference as it is: PyTorch's own kernels, none of them written here."
+    # a candidate is called by position
+    keywords, count = reference.keyword_only, len(reference.keyword_only)
+    inputs = f"*inputs[:-{count}]" if keywords else "*inputs"
+    inputs += "".join(f", {name}=inputs[{place - count}]" for place, name in enumerate(keywords))
+    forward = "    def forward(self, *inputs):\n        return "
     if task.form == "function":
-        body = (
-            "class ModelNew(torch.nn.Module):\n    def forward(self, *inputs):\n        return "
-            f"{task.entry}(*inputs)"
-        )
+        body = f"class ModelNew(torch.nn.Module):\n{forward}{task.entry}({inputs})"
     else:
-        body = f"class ModelNew({task.entry}):\n    pass"
+        call = f"{forward}super().forward({inputs})" if keywords else "    pass"
+        body = f"class ModelNew({task.entry}):\n{call}"
     if not reference.can_rebuild_from_init_inputs():
         raise NoSeed(
             "the class, constructed with `init_inputs`, has weights of other names or shapes: pass the"
