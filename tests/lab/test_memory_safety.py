@@ -210,7 +210,9 @@ def test_a_store_behind_memory_of_its_own_is_found(cpu: GuardedJudge, scratch: s
 def test_a_copy_from_out_of_bounds_to_out_of_bounds_is_found(cpu: GuardedJudge, edge: str) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
     ends = ("0", "64 * 250 + 1") if edge == "after the end" else ("-1", "64 * 250")
-    copies = "for (long i = {}; i < {}; ++i) ((int*)out)[i] = ((int*)scratch)[i];\n    return 0;".format(*ends)
+    copies = "for (long i = {}; i < {}; ++i) ((int*)out)[i] = ((int*)scratch)[i];\n    return 0;".format(
+        *ends
+    )
     adds = "for (long i = 0; i < 64 * 250; ++i) scratch[i] += y[i];\n    "
     reason = cpu.check(honest.replace("return 0;", adds + copies))
     assert reason.startswith("writes out of bounds: ") and f" {edge} of output 0 " in reason, reason
