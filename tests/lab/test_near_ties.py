@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from kernelpro.lab.judge.tolerance import Tolerance
@@ -52,6 +53,14 @@ def test_one_wrong_index_beside_many_right_ones_is_wrong() -> None:
     assert share_used(oracle, tolerance, [values, places], 20) <= 1
     places[-1] = -1
     assert share_used(oracle, tolerance, [values, places], 20) > 1
+
+
+@pytest.mark.parametrize("output", ["tuple(torch.sort(x, stable=True))", "tuple(x.topk(20000))"])
+def test_values_that_lie_close_together_do_not_hide_wrong_indices(output: str) -> None:
+    oracle, tolerance = prepare(output, "torch.rand(2, 40000)")
+    values, places = oracle.run(None, *oracle.inputs(20))
+    assert share_used(oracle, tolerance, [values, places], 20) <= 1
+    assert share_used(oracle, tolerance, [values, places.roll(100, -1)], 20) > 1
 
 
 def test_the_order_of_equal_values_is_no_near_tie() -> None:
