@@ -13,7 +13,7 @@ from playbook_harness import KernelChecker, make_task, operator_graph_of
 
 from kernelpro import runtime
 from kernelpro.authors.playbook.cuda.backend import BACKEND
-from kernelpro.authors.playbook.cuda.halo_convolution import convolution_of, fit_halo_tiles
+from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, parse_design
 from kernelpro.lab.languages.native import LaunchError
@@ -107,6 +107,17 @@ def test_the_first_design_has_tiles_with_a_halo(
     assert is_halo(source)
     with guarded(monkeypatch):
         assert max(checker.source_errors(source)) <= _MAX_ERROR
+
+
+def test_it_is_a_move_from_another_design_and_gives_way_after_a_failure(tmp_path: Path) -> None:
+    checker = HaloChecker(CASES["an epilogue"][0], tmp_path)
+    (move,) = (move for move in BACKEND.moves if move.name == "halo in shared memory")
+    first, *others = checker.designs()
+    assert move.apply(checker.program, first) is None
+    plain = next(design for design in others if design.stages[0].order == "tiles")
+    moved = move.apply(checker.program, plain)
+    assert moved and moved.stages[0].halo
+    assert not any(design.stages[0].halo for design in BACKEND.fallbacks(checker.program, first)[1:])
 
 
 @pytest.mark.parametrize(

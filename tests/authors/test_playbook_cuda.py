@@ -515,7 +515,8 @@ def test_designs_round_trip_and_every_move_applies() -> None:
                 if (moved := move.apply(program, start)) is not None:
                     assert moved != start and parse_design(BACKEND.write(program, moved)) == moved
                     applied.add(move.name)
-    assert applied == {move.name for move in MOVES}
+    moves = {move.name for move in MOVES}
+    assert applied == moves - {"halo in shared memory"}, "test_halo_convolution.py has that one"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import torch
 from quick_judge import QuickJudge
 
-from kernelpro.lab.judge import judge
-from kernelpro.lab.measure.errors import Errors, measure_errors
+from kernelpro.lab.judge.tolerance import Tolerance
+from kernelpro.lab.measure.errors import Errors
 from kernelpro.lab.measure.oracle import Oracle
 from kernelpro.lab.tasks.reference import Reference
 from kernelpro.records import BadInput, Status, Task
@@ -24,16 +24,18 @@ def test_memory_that_the_judge_lacks_is_not_charged_to_the_candidate(
 ) -> None:
     calls: list[int] = []
 
-    def full_at_first(outputs: Any, truth: Any, **options: Any) -> Errors:
+    measure = Tolerance.measure
+
+    def full_at_first(*arguments: Any) -> Errors:
         calls.append(1)
         if len(calls) <= full_calls:
             raise torch.OutOfMemoryError
-        return measure_errors(outputs, truth, **options)
+        return measure(*arguments)
 
     full_calls = 1
     assert quick_judge.judge_files(BAD / "task.py", BAD / "good.py").status is Status.PASSED
     with monkeypatch.context() as patched:
-        patched.setattr(judge, "measure_errors", full_at_first)  # a CPU's memory does not end in this way
+        patched.setattr(Tolerance, "measure", full_at_first)  # a CPU's memory does not end in this way
         verdict = quick_judge.judge_files(BAD / "task.py", BAD / "good.py")
         assert verdict.status is Status.PASSED, "a smaller plan succeeds"
         full_calls = 10**9

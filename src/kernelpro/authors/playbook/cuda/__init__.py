@@ -19,6 +19,7 @@ matmul.py             matrix products and convolutions, with tensor cores or mul
 matmul_operands.py    the tiles of an operand in shared memory
 matmul_prelude.py     device functions of matrix products
 halo_convolution.py   convolutions that read each input once
+halo_tiles.py         which convolutions these are, and their tiles
 warpgroup_matmul.py   matrix products with TMA and wgmma (Hopper)
 warpgroup_prelude.py  device functions of those products
 moves.py              initial designs, moves and fallbacks

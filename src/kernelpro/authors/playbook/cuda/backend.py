@@ -9,7 +9,8 @@ from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.cuda import moves
 from kernelpro.authors.playbook.cuda.builder import CudaKernel, CudaSourceBuilder
 from kernelpro.authors.playbook.cuda.elementwise import write_elementwise
-from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution, convolution_of
+from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution
+from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of
 from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
 from kernelpro.authors.playbook.cuda.prelude import (

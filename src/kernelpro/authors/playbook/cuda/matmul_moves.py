@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cuda.halo_convolution import convolution_of, fit_halo_tiles
+from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
