@@ -60,7 +60,7 @@ _LAUNCH = re.compile(r"^ +(\w+)\[\(.*num_warps=", re.M)
 def designs_of(problem: Problem, graphs: Path | None) -> list[str]:
     """The sources of the designs that race. Raises BadInput or NoProposal."""
     graph = read_graph(problem, graphs)
-    hardware = Hardware(facts={"capability": [HOPPER["major"], HOPPER["minor"]]})
+    hardware = Hardware(facts={"capability": f"{HOPPER['major']}.{HOPPER['minor']}"})
     assignment = Assignment(1, "seed", problem.task, "cuda", "tf32", 0.0, {}, graph=graph, hardware=hardware)
     return [draft.source for draft in first_designs(Playbook().trusted_designs(assignment))]
 
