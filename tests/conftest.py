@@ -41,7 +41,6 @@ TOGETHER = (
     "authors/test_answers.py",
     "authors/test_by_name.py",
     "authors/test_cuda_graph.py",
-    "authors/test_halo_convolution.py",
     "authors/test_masked_loads.py",
     "authors/test_cpp_functions.py",
     "authors/test_playbook",

@@ -516,7 +516,7 @@ def test_designs_round_trip_and_every_move_applies() -> None:
                     assert moved != start and parse_design(BACKEND.write(program, moved)) == moved
                     applied.add(move.name)
     moves = {move.name for move in MOVES}
-    assert applied == moves - {"halo in shared memory"}, "test_halo_convolution.py has that one"
+    assert applied == moves - {"halo in shared memory"}, "test_playbook_halo.py has that one"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class HaloConvolution(CudaMatmul):
         super().__init__(builder, stage, design, number, precision)
         conv = convolution_of(stage, precision)
         if conv is None:
-            raise NoProposal("the convolution has no conv that fits into shared memory")
+            raise NoProposal("this kernel computes only plain convolutions in TF32")
         self._convolution, self._design, self._split = conv, fit_halo_tiles(conv, design), 1
         self._channel = LoopVar("channel", iterations(conv.channels))
         self._outer = LoopVar("outer", iterations(conv.outer))
@@ -64,7 +64,7 @@ class HaloConvolution(CudaMatmul):
             *self._constants(),
             *self._position(),
             *self._load(),
-            *self._main_part(),
+            *self._main_loop(),
             *self._epilogue(steps, dict(names)),
         ]
         builder.add_kernel(f"product{number}", body, self._grid(), threads, shared_bytes)
@@ -91,7 +91,7 @@ class HaloConvolution(CudaMatmul):
         ]
 
     def _position(self) -> list[str]:
-        """The position of the block's tile. Blocks with the same conv and other columns are neighbours."""
+        """The position of the block's tile. Neighbouring blocks read the same input, for other columns."""
         x, y = self._convolution.x, self._convolution.y
         return [
             f"constexpr int TILES_N = ({self._columns} + TILE_N - 1) / TILE_N;",
@@ -118,18 +118,19 @@ class HaloConvolution(CudaMatmul):
             "};",
         ]
 
-    def _bind(self, channel: str) -> None:
-        """Make the printer express the outer rows and the channels by this kernel's variables."""
+    def _bind_printer(self) -> None:
+        """Make the printer express the outer rows, the channels and the column by this kernel's variables."""
         conv = self._convolution
         self._builder.printer.loop_indices = {
             **unflatten_loops(conv.outer, variable(self._outer)),
-            **unflatten_loops(conv.channels, variable(LoopVar(channel, self._channel.extent))),
+            **unflatten_loops(conv.channels, variable(self._channel)),
+            conv.column: variable(LoopVar("side", self._columns)),
         }
 
     def _load_image(self) -> list[str]:
         conv, printer, vector = self._convolution, self._builder.printer, self._convolution.vector
         x, y = conv.x, conv.y
-        self._bind("channel")
+        self._bind_printer()
         if vector > 1:
             self._builder.vectorized.add(conv.tensor)
         exists = [f"channel < {self._channel.extent}"] if self._channel.extent % DEPTH else []
@@ -167,13 +168,9 @@ class HaloConvolution(CudaMatmul):
     def _load_weights(self) -> list[str]:
         conv, printer = self._convolution, self._builder.printer
         taps, stride, channels = conv.taps, conv.weight_stride, self._channel.extent
-        self._bind("channel")
+        self._bind_printer()
         loops = unflatten_loops(conv.channels, variable(self._channel))
         flat = conv.weight_base.substitute(loops)
-        printer.loop_indices = {
-            **printer.loop_indices,
-            conv.column: variable(LoopVar("side", self._columns)),
-        }
         follow = conv.weight_base.is_affine and flat.coefficient(self._channel) == taps
         strides = [factor for atom, factor in flat.terms if atom != self._channel]
         packed = follow and not any(n % 4 for n in (*strides, flat.constant)) and channels % DEPTH == 0
@@ -216,7 +213,7 @@ class HaloConvolution(CudaMatmul):
 
     # --- the product ------------------------------------------------------------------------------
 
-    def _main_part(self) -> list[str]:
+    def _main_loop(self) -> list[str]:
         conv, x, y = self._convolution, self._convolution.x, self._convolution.y
         taps, stride = conv.taps, conv.weight_stride
         tap = f"(ky * {x.taps} + kx)"
