@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,9 @@ CASES: dict[str, tuple[Task, int]] = {
 class HaloChecker(KernelChecker):
     """A check of the program without other forms, whose inputs are surrounded by poison values."""
 
-    def __init__(self, task: Task, folder: Path):
+    def __init__(self, task: Task, folder: Path, device: str = "cpu"):
         program = programs_of(operator_graph_of(task), "cuda")["own"]
-        super().__init__(task, folder, BACKEND, program=program)
+        super().__init__(task, folder, BACKEND, device, program)
         self._leaves = [fenced(leaf) for leaf in self._leaves]
 
     def small_tiles(self) -> Design:
@@ -75,10 +74,12 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _emulated(on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _emulated(
+    on_cpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setenv("KERNELPRO_BUILD_DIR", str(tmp_path))
-    monkeypatch.setattr(runtime, "cuda", on_cpu)
-    yield
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(runtime, "cuda", on_cpu)
 
 
 def is_halo(source: str) -> bool:
@@ -107,6 +108,14 @@ def test_the_first_design_has_tiles_with_a_halo(
     assert is_halo(source)
     with guarded(monkeypatch):
         assert max(checker.source_errors(source)) <= _MAX_ERROR
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_tiles_with_a_halo_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
+    checker = HaloChecker(CASES[name][0], tmp_path, "cuda")
+    for design in (checker.small_tiles(), *checker.designs()[:1]):
+        assert max(checker.errors(design)) <= _MAX_ERROR, design.to_comment()
 
 
 def test_it_is_a_move_from_another_design_and_gives_way_after_a_failure(tmp_path: Path) -> None:

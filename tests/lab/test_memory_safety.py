@@ -218,6 +218,17 @@ def test_a_copy_from_out_of_bounds_to_out_of_bounds_is_found(cpu: GuardedJudge, 
     assert reason.startswith("writes out of bounds: ") and f" {edge} of output 0 " in reason, reason
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("edge", ["after the end", "before the start"])
+def test_a_copy_from_out_of_bounds_to_out_of_bounds_is_found_on_a_gpu(gpu: GuardedJudge, edge: str) -> None:
+    honest = write_kernel("cuda", "output", "after", 0)
+    place = "64 * 250" if edge == "after the end" else "-1"
+    copy = f"if (blockIdx.x + threadIdx.x == 0) ((int*)out)[{place}] = ((int*)scratch)[{place}];\n    "
+    loop = "for (long i = blockIdx.x * blockDim.x + threadIdx.x; i < 64 * 250;"
+    reason = gpu.check(honest.replace(loop, copy + loop, 1))
+    assert reason.startswith("writes out of bounds: ") and f" {edge} of output 0 " in reason, reason
+
+
 def test_stores_around_memory_that_outlives_a_call_are_found(cpu: GuardedJudge) -> None:
     honest = write_kernel("cpp", "output", "after", 0)
     native = """#include <cstdlib>

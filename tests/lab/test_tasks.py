@@ -116,7 +116,17 @@ def test_parameters_by_name_by_seed_and_none() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["x3", "x0.01", "negated", "spikes", "mild spikes", "odd rows", "infinities", "negative infinities"],
+    [
+        "x3",
+        "x0.01",
+        "negated",
+        "spikes",
+        "odd rows",
+        "mild spikes",
+        "far from zero",
+        "infinities",
+        "negative infinities",
+    ],
 )
 def test_distributions_leave_zeros_and_repeat(name: str) -> None:
     x = torch.randn(64, 64).tril()
@@ -134,6 +144,13 @@ def test_odd_rows_have_an_offset_or_are_constant() -> None:
     assert bool((odd[constant][:, 0].abs().log2() % 1 == 0).all()), "their sums are exact"
     assert odd[offset].mean(1).sign().unique().tolist() == [-1, 1]
     assert torch.equal(odd[~constant & ~offset], x[~constant & ~offset])
+
+
+def test_far_from_zero_all_values_have_the_same_offset() -> None:
+    x = torch.randn(4096, 64)
+    (far,) = transform([x], "far from zero", 9)
+    offsets = far - x
+    assert bool(offsets.abs().gt(1000).all()) and float(offsets.max() - offsets.min()) < 1e-3
 
 
 def test_padded_rows_are_zero_or_start_or_end_with_zeros() -> None:

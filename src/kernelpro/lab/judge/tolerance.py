@@ -13,11 +13,13 @@ honest kernel as from accepting a cheaper precision. If the two precisions canno
 because a maximum has a long tail: its factor is twice that of the norm, and at least 8. If there are several
 outputs, each has its own limits.
 
-Inputs with odd rows (offsets, constants) expose cancellation, not precision. Their limit is 4 * allowed,
-where `allowed` is at least the error of a plain sum of differences from an offset, and at least the error
-caused by inputs that are off by one rounding. On inputs with infinities, the output must be finite where the
-oracle is finite. Where the oracle is infinite, the output must be the same infinity or NaN, because
-compensated sums turn infinity into NaN. Where the oracle is NaN, any value is right.
+Inputs with offsets (in odd rows, or in all values) expose cancellation, not precision. Their limit is
+4 * allowed, where `allowed` is at least the error of a plain sum of differences from an offset, and at least
+the error caused by inputs that are off by one rounding.
+
+On inputs with infinities, the output must be finite where the oracle is finite. Where the oracle is infinite,
+the output must be the same infinity or NaN, because compensated sums turn infinity into NaN. Where the oracle
+is NaN, any value is right.
 
 Inputs with equal rows expose a softmax whose running maximum does not start at minus infinity. If an operator
 of the reference may return equal values in any order (topk, an unstable sort), `allowed` of integers includes
@@ -63,6 +65,7 @@ from kernelpro.lab.tasks.inputs import (
     OFFSET,
     PADDED_ROWS,
     WITH_INFINITIES,
+    WITH_OFFSETS,
 )
 from kernelpro.lab.tasks.reference import BITS
 from kernelpro.records import BadInput
@@ -86,7 +89,7 @@ verified on these draws only."""
 _MAX_HOST_SAMPLES = 2
 """Most draws if the error is measured in host memory, where each takes seconds."""
 _ILL_CONDITIONED_ELEMENT = 0.01
-"""As _ILL_CONDITIONED, for single elements of inputs with odd rows: if a few elements are far off, the order
+"""As _ILL_CONDITIONED, for single elements of inputs with offsets: if a few elements are far off, the order
 of sums determines which ones."""
 _ROUNDING = 2.0**-23
 _NOT_EXACT = "the oracle is not float64"
@@ -165,7 +168,7 @@ class Tolerance:
     def _derive(
         self, oracle: Oracle, precision: str, bits: int, distribution: str, seed: int
     ) -> tuple[Limit | None, str]:
-        if distribution == ODD_ROWS and (reason := self._without_odd_rows(oracle)):
+        if distribution in WITH_OFFSETS and (reason := self._without_offsets(oracle)):
             return None, reason
         if distribution == EQUAL_ROWS and not (self._products > 0 and self._exponentials):
             return None, "the task has no softmax of a product"
@@ -185,7 +188,7 @@ class Tolerance:
             return None, "the reference returns NaN for them in float64"
         if distribution != AS_GIVEN and not infinite and not is_finite(truth):
             return None, "the reference is not finite for them in float64"
-        separable = distribution != ODD_ROWS and not infinite
+        separable = distribution not in WITH_OFFSETS and not infinite
         elements = output_elements(truth)
         allowed = self._allowed(oracle, precision, bits, form, leaves, truth)
         if reason := _ill_conditioned(distribution, allowed):
@@ -201,7 +204,7 @@ class Tolerance:
             allowed = allowed.combine(self._allowed(oracle, precision, bits, form, leaves, truth))
             if reason := _ill_conditioned(distribution, allowed):
                 return None, reason
-        if distribution == ODD_ROWS:
+        if distribution in WITH_OFFSETS:
             # the error of a sum of values with the offset, relative to their differences from the mean
             floor = OFFSET * _sum_error(leaves, sum(elements), oracle.reference.dtype())
             allowed = allowed.combine(Errors.worst([Errors(floor, floor)] * len(elements)))
@@ -256,8 +259,8 @@ class Tolerance:
                     inputs.append((new_seed(), name))
         return lists
 
-    def _without_odd_rows(self, oracle: Oracle) -> str:
-        """Why inputs with odd rows say nothing about this task; empty if they do."""
+    def _without_offsets(self, oracle: Oracle) -> str:
+        """Why inputs with offsets say nothing about this task; empty if they do."""
         if not oracle.exact:
             return _NOT_EXACT
         # an attention's logits reach millions there: which softmax is right depends on the order of sums

@@ -20,6 +20,7 @@ from kernelpro.lab.measure.statistics import median_interval
 from kernelpro.lab.tasks.inputs import (
     AS_GIVEN,
     EQUAL_ROWS,
+    FAR_FROM_ZERO,
     INFINITIES,
     NEGATIVE_INFINITIES,
     ODD_ROWS,
@@ -38,6 +39,7 @@ _INPUTS = {
     "spikes": "inputs with spikes (a few values multiplied by up to 2^17)",
     "mild spikes": "inputs with mild spikes (a few values multiplied by up to 2^6)",
     ODD_ROWS: "inputs with odd rows (constant rows, and rows with a large offset)",
+    FAR_FROM_ZERO: "inputs far from zero (a large offset is added to all values)",
     PADDED_ROWS: "inputs with padded rows (zero rows, and rows that start or end with zeros)",
     EQUAL_ROWS: "inputs with equal rows (all rows of a matrix are its first one, multiplied by 16)",
     INFINITIES: "inputs with infinities",
@@ -134,7 +136,13 @@ def notes(
     if baselines.uses_sealed_calls:
         yield from _prelaunch_notes(decision, facts, baselines)
     for name, why in tolerance.skipped.items():
-        if name in (ODD_ROWS, PADDED_ROWS, EQUAL_ROWS, INFINITIES):  # many tasks are not defined there
+        if name in (
+            ODD_ROWS,
+            FAR_FROM_ZERO,
+            PADDED_ROWS,
+            EQUAL_ROWS,
+            INFINITIES,
+        ):  # many tasks are not defined there
             continue
         yield f"{describe_inputs(name)} were not used: {why}"
 

@@ -5,6 +5,8 @@ a margin, the buffer, a margin. Blocks that torch frees are reused only after th
 A block that was allocated during graph capture is never reused, because every replay of the graph writes to
 it.
 
+The margins of each block hold a pattern of two bytes, of which one differs between blocks, as on a CPU.
+
 Pluggable allocators cannot report free memory, so nothing may ask for it (`avoid_allocator_queries`).
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import traceback
 from collections import defaultdict
@@ -22,7 +25,7 @@ from typing import Any
 import torch
 
 from kernelpro.lab.sandbox import gpu
-from kernelpro.lab.sandbox.guards import FILLS, LATER_FILL, MARGIN_BYTES, Damage, Side, changed_bytes
+from kernelpro.lab.sandbox.guards import FILLS, MARGIN_BYTES, Damage, Side, changed_bytes
 
 _MAX_FREED_BYTES = 8 << 30
 """If freed blocks that have not been checked exceed this, they are checked at the next allocation: autotuners
@@ -40,6 +43,8 @@ class _Block:
     mapped: int
     nbytes: int = 0
     captured: bool = False
+    tag: int = 0
+    """The byte of its margins at even addresses."""
 
     @property
     def start(self) -> int:
@@ -78,8 +83,7 @@ class CudaGuards:
         self._checked = False
         """Whether all margins were checked and nothing has run since."""
         self._host = torch.empty(MARGIN_BYTES, dtype=torch.uint8)
-        fills = (*FILLS, LATER_FILL)
-        self._intact = {byte: ctypes.create_string_buffer(bytes([byte]) * MARGIN_BYTES) for byte in fills}
+        self._tags = itertools.cycle(range(0x81, 0x100))
         self._live: dict[int, _Block] = {}
         self._freed: list[_Block] = []
         self._reusable: defaultdict[int, list[_Block]] = defaultdict(list)
@@ -117,9 +121,9 @@ class CudaGuards:
             block = self._reusable[mapped].pop()
         else:
             block = _Block(self._allocate_memory(mapped, capturing), mapped)
-        block.nbytes, block.captured = nbytes, capturing
-        gpu.fill_bytes(block.base, self._byte, mapped, self._stream)
-        gpu.synchronize_stream(self._stream)
+        block.nbytes, block.captured, block.tag = nbytes, capturing, next(self._tags)
+        gpu.fill_bytes(block.start, self._byte, nbytes, self._stream)
+        self._fill_margins(block)
         self._live[block.start] = block
         return block
 
@@ -150,9 +154,12 @@ class CudaGuards:
         for side, start in block.margins.items():
             gpu.copy_to_host(start, self._host)
             # torch would compare on all cores, which takes long while compilers use them
-            if _memcmp(ctypes.c_void_p(self._host.data_ptr()), self._intact[self._byte], MARGIN_BYTES) == 0:
+            pair = (self._byte, block.tag) if start % 2 else (block.tag, self._byte)
+            intact = bytearray(pair) * (MARGIN_BYTES // 2)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(intact))
+            if _memcmp(self._host.data_ptr(), address, MARGIN_BYTES) == 0:
                 continue
-            changed = changed_bytes(self._host, self._byte)
+            changed = changed_bytes(self._host, torch.frombuffer(intact, dtype=torch.uint8))
             assert changed
             end = MARGIN_BYTES - 1
             first, last = changed if side == "after" else (end - changed[1], end - changed[0])
@@ -161,7 +168,9 @@ class CudaGuards:
 
     def _fill_margins(self, block: _Block) -> None:
         for start in block.margins.values():
-            gpu.fill_bytes(start, self._byte, MARGIN_BYTES, self._stream)
+            odd = start % 2
+            gpu.fill_bytes(start, self._byte, odd, self._stream)
+            gpu.fill_pairs(start + odd, (block.tag, self._byte), MARGIN_BYTES // 2, self._stream)
         gpu.synchronize_stream(self._stream)
 
     # --- what the server calls -----------------------------------------------------------------------

@@ -140,6 +140,17 @@ def fill_bytes(pointer: int, byte: int, nbytes: int, stream: int) -> None:
     _check(code, "cuMemsetD8Async")
 
 
+def fill_pairs(pointer: int, pair: tuple[int, int], count: int, stream: int) -> None:
+    """Set device memory to two bytes, `count` times, on a stream. The address must be even."""
+    code = _driver().cuMemsetD16Async(
+        ctypes.c_uint64(pointer),
+        ctypes.c_ushort(int.from_bytes(pair, "little")),
+        ctypes.c_size_t(count),
+        ctypes.c_void_p(stream),
+    )
+    _check(code, "cuMemsetD16Async")
+
+
 def copy_to_host(pointer: int, host: Any) -> None:
     """Copy device memory to a uint8 tensor of the host."""
     code = _driver().cuMemcpyDtoH_v2(

@@ -15,9 +15,9 @@ one of these calls. Reads that do not change the result are not detected. Furthe
 
 because an addition does not change the first three: NaN stays NaN, and the others exceed 1e36 in magnitude.
 
-In the margins of the child's buffers on a CPU, this byte lies at odd addresses, where every type has its sign
-and exponent. The byte at even addresses is another one for each buffer: a kernel that copies past the ends of
-two buffers does not write what was there.
+In the margins of the child's buffers, this byte lies at odd addresses, where every type has its sign and
+exponent. The byte at even addresses is another one for each buffer: a kernel that copies past the ends of two
+buffers does not write what was there.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def most_telling(damages: list[Damage]) -> list[Damage]:
     return sorted(damages, key=lambda one: (one.buffer.startswith("a scratch"), one.first))[:_MAX_DAMAGES]
 
 
-def changed_bytes(margin: torch.Tensor, fill: int) -> tuple[int, int] | None:
+def changed_bytes(margin: torch.Tensor, fill: int | torch.Tensor) -> tuple[int, int] | None:
     """The first and the last byte of a margin that differ from its fill."""
     changed = margin != fill
     if not bool(changed.any()):

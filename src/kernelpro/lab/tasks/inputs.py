@@ -11,9 +11,23 @@ import torch
 
 AS_GIVEN = "as given"
 ODD_ROWS, PADDED_ROWS, EQUAL_ROWS = "odd rows", "padded rows", "equal rows"
+FAR_FROM_ZERO = "far from zero"
 INFINITIES, NEGATIVE_INFINITIES = "infinities", "negative infinities"
 WITH_INFINITIES = (INFINITIES, NEGATIVE_INFINITIES)
-DISTRIBUTIONS = (AS_GIVEN, "x3", "x0.01", "negated", "spikes", ODD_ROWS, PADDED_ROWS, EQUAL_ROWS, INFINITIES)
+DISTRIBUTIONS = (
+    AS_GIVEN,
+    "x3",
+    "x0.01",
+    "negated",
+    "spikes",
+    ODD_ROWS,
+    FAR_FROM_ZERO,
+    PADDED_ROWS,
+    EQUAL_ROWS,
+    INFINITIES,
+)
+WITH_OFFSETS = (ODD_ROWS, FAR_FROM_ZERO)
+"""Distributions in which a variance can cancel: of rows, or of columns, images and whole tensors."""
 FALLBACKS = {"spikes": "mild spikes", INFINITIES: NEGATIVE_INFINITIES}
 """Replacements of distributions that do not suit a task: mild spikes if spikes overflow, and negative
 infinities alone if infinities of both signs have no defined result."""
@@ -24,7 +38,7 @@ neither float32 nor TF32. A task that overflows (see tolerance.py) gets the mild
 _SPIKE_SHARE = 1 / 512
 _MIN_SPIKES = 8
 OFFSET = 1024.0
-"""Rows with an offset have this multiple of the input's RMS added. In float32, (mean of squares) - (square of
+"""An offset is this multiple of the input's RMS. In float32, (mean of squares) - (square of
 the mean) then has no correct digits; a variance computed from differences to the mean still has four."""
 _EQUAL_FACTOR = 16.0
 """Queries and keys that are 16 times as large have scores that are 256 times as large. If all keys are equal,
@@ -60,6 +74,8 @@ def _transform_leaf(leaf: torch.Tensor, distribution: str, seed: int, in_place: 
         return _with_spikes(leaf, *_SPIKE_EXPONENTS[distribution], generator)
     if distribution == ODD_ROWS:
         return _with_odd_rows(leaf, generator)
+    if distribution == FAR_FROM_ZERO:
+        return _with_offset(leaf, generator)
     if distribution == PADDED_ROWS:
         return _with_padded_rows(leaf, generator)
     if distribution in WITH_INFINITIES:
@@ -108,6 +124,19 @@ def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tens
         odd = torch.where(draw < 0.25, part + offset[rows], part)
         odd = torch.where(draw > 0.75, constant.to(leaf.dtype).expand_as(part), odd)
         leaf[rows] = torch.where(part == 0, part, odd)
+    return leaf
+
+
+def _with_offset(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Add the same large offset to all values."""
+    if leaf.dim() < 2:
+        return leaf
+    rms = torch.linalg.vector_norm(leaf, dtype=torch.float32) / math.sqrt(leaf.numel())
+    sign = torch.randint(2, (1,), generator=generator, device=leaf.device) * 2 - 1
+    offset = (OFFSET * rms * sign).to(leaf.dtype)
+    step = max(1, _PIECE // (leaf.numel() // leaf.shape[0]))
+    for part in torch.split(leaf, step):
+        part += torch.where(part == 0, 0, offset)
     return leaf
 
 
