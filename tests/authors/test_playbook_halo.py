@@ -12,6 +12,7 @@ from playbook_harness import KernelChecker, make_task, operator_graph_of
 
 from kernelpro import runtime
 from kernelpro.authors.playbook.cuda.backend import BACKEND
+from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles
 from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, parse_design
@@ -49,22 +50,43 @@ CASES: dict[str, tuple[Task, int]] = {
     "flipped weights": (convolution("ConvTranspose2d(10, 20, 3)", "2, 10, 7, 8", FLIPPED), 4),
 }
 """Each with the elements of the input that are copied at a time."""
+PHASED: dict[str, Task] = {
+    "stride 2": convolution(
+        "ConvTranspose2d(16, 36, 3, stride=2, padding=1, output_padding=1)",
+        "2, 16, 9, 24",
+        "F.relu(self.c(a)) * 2 + 1",
+    ),
+    "even kernel": convolution("ConvTranspose2d(12, 20, 4, stride=2, padding=1)", "2, 12, 6, 20"),
+    "odd sizes": convolution(
+        "ConvTranspose2d(8, 17, 3, stride=2)", "2, 8, 7, 19", "F.mish(self.c(a)) * a.mean()"
+    ),
+    "different strides": convolution("ConvTranspose2d(8, 16, (3, 5), stride=(1, 3))", "2, 8, 6, 18"),
+    "many phases": convolution("ConvTranspose2d(8, 16, 5, stride=(2, 4), padding=2)", "1, 8, 9, 20"),
+    "one dimension": convolution("ConvTranspose1d(9, 24, 3, stride=2)", "2, 9, 70"),
+    "three dimensions": convolution(
+        "ConvTranspose3d(8, 16, 3, stride=2, padding=1)", "2, 8, 3, 5, 18", "F.relu(self.c(a))"
+    ),
+    "whole third dimension": convolution("ConvTranspose3d(8, 16, (3, 4, 4), (1, 2, 2), 1)", "1, 8, 3, 5, 18"),
+}
+"""Transposed convolutions with a stride: each position has several phases."""
 
 
 class HaloChecker(KernelChecker):
     """A check of the program without other forms, whose inputs are surrounded by poison values."""
 
     def __init__(self, task: Task, folder: Path, device: str = "cpu"):
-        program = programs_of(operator_graph_of(task), "cuda")["own"]
+        programs = programs_of(operator_graph_of(task), "cuda")
+        program = programs.get("joint_phases") or programs["own"]
         super().__init__(task, folder, BACKEND, device, program)
         self._leaves = [fenced(leaf) for leaf in self._leaves]
 
-    def small_tiles(self) -> Design:
+    def small_tiles(self, tiles: int = 1) -> Design:
         """A design with several tiles along each axis."""
         stages = []
         for stage in self.program.stages:
             conv = convolution_of(stage, "tf32")
-            stages.append(fit_halo_tiles(conv, _TILES) if conv else StageDesign())
+            fit = fit_phase_tiles if conv and conv.outputs > 1 else fit_halo_tiles
+            stages.append(fit(conv, replace(_TILES, tiles=tiles)) if conv else StageDesign())
         return replace(self.designs()[0], stages=tuple(stages))
 
 
@@ -95,6 +117,19 @@ def test_tiles_with_a_halo_are_correct(name: str, tmp_path: Path, monkeypatch: p
     design = checker.small_tiles()
     source = BACKEND.write(checker.program, design)
     assert is_halo(source) and parse_design(source) == design
+    with guarded(monkeypatch):
+        assert max(checker.source_errors(source)) <= _MAX_ERROR
+
+
+@pytest.mark.parametrize("tiles", [1, 3])
+@pytest.mark.parametrize("name", PHASED)
+def test_phases_are_correct(name: str, tiles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several tiles for a block, the weights stay in shared memory."""
+    checker = HaloChecker(PHASED[name], tmp_path)
+    design = checker.small_tiles(tiles=tiles)
+    source = BACKEND.write(checker.program, design)
+    assert source.count("bool KEEPS_WEIGHTS") == sum(stage.halo for stage in design.stages) > 0
+    assert parse_design(source) == design
     with guarded(monkeypatch):
         assert max(checker.source_errors(source)) <= _MAX_ERROR
 

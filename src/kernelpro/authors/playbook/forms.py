@@ -5,6 +5,8 @@ library         torch computes large products, convolutions and attention; the r
 implicit_gemm   as library, but the playbook writes convolutions as tiled products; only in Triton
 channel_rows    as implicit_gemm, but reductions over channels are fused into tiles that have all channels;
                 only in Triton, and only if there are such reductions
+joint_phases    as own, but one product computes all phases of a transposed convolution with a stride; only in
+                CUDA, and only if there is such a convolution
 transposed      as own, but right operands of products are stored transposed first; only in Triton, and only
                 if half of a product is masked, so that no library call computes it
 channels_last   as library, with the channels of convolutions innermost in memory
@@ -27,6 +29,8 @@ from kernelpro.records import Graph, Node, Target
 PLAIN_FORMS = ("plain", "plain_library")
 TRITON_FORMS = ("implicit_gemm", "channel_rows", "transposed")
 """Forms whose stages only the Triton backend writes well."""
+CUDA_FORMS = ("joint_phases",)
+"""Forms whose stages only the CUDA backend writes well."""
 _FEW_CHANNELS = 16
 """Input channels up to which a tiled product beats the library's two-dimensional convolution."""
 _MANY_POSITIONS, _MANY_CHANNELS = 1024, 32
@@ -46,6 +50,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         forms.insert(
             0 if _suits_tiles(simplified) else len(forms), ("implicit_gemm", simplified, "implicit_gemm")
         )
+        if any(map(_has_phases, simplified.nodes)):
+            forms.insert(0, ("joint_phases", simplified, "joint_phases"))
         if any(_operator(node).startswith("conv") for node in simplified.nodes):
             forms.insert(0, ("channel_rows", simplified, "channel_rows"))
         if _masks_product(simplified):
@@ -86,7 +92,7 @@ def _program(graph: Graph, form: LibraryForm) -> Program | None:
     program = fuse(graph, form)
     if len(program.stages) > _MAX_STAGES:
         raise NoProposal(f"the playbook would need {len(program.stages)} kernels; its limit is {_MAX_STAGES}")
-    if form in ("own", "phases", "transposed"):
+    if form in ("own", "phases", "joint_phases", "transposed"):
         return program
     if form == "channel_rows":
         return program if any(map(reduces_rows_of_tile, program.stages)) else None
@@ -107,11 +113,17 @@ def _suits_tiles(graph: Graph) -> bool:
         if not name.startswith("conv"):
             continue
         source = nodes[node.args[0]["value"]]
-        if name.startswith("conv_transpose") and any(s != 1 for s in _numbers(node, 3, "stride")):
+        if _has_phases(node):
             return False
         if len(source.shape) == 4 and source.shape[1] > _FEW_CHANNELS:
             return False
     return True
+
+
+def _has_phases(node: Node) -> bool:
+    """Whether it is a transposed convolution with a stride."""
+    is_transposed = _operator(node).startswith("conv_transpose")
+    return is_transposed and any(s != 1 for s in _numbers(node, 3, "stride"))
 
 
 def _suits_blocks(graph: Graph) -> bool:

@@ -34,7 +34,7 @@ from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import WGMMA_CAPABILITY
-from kernelpro.authors.playbook.forms import PLAIN_FORMS, TRITON_FORMS, programs_of
+from kernelpro.authors.playbook.forms import CUDA_FORMS, PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
 from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
@@ -296,6 +296,8 @@ def _interleaved_seeds(
     for form, program in programs.items():
         for backend in backends:
             if form in TRITON_FORMS and backend.language != "triton":
+                continue
+            if form in CUDA_FORMS and backend.language != "cuda":
                 continue
             try:
                 seeds = backend.seeds(program)

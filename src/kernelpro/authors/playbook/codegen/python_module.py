@@ -3,11 +3,11 @@ and temporaries, and calls the kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.cuda_graph import in_cuda_graph
-from kernelpro.authors.playbook.ir.stages import Program, Tensor
+from kernelpro.authors.playbook.ir.stages import Program, Stage, Tensor
 from kernelpro.authors.playbook.schedule.design import Design
 
 Tunables = dict[str, tuple[int, Sequence[int]]]
@@ -62,10 +62,10 @@ def module_source(
     return (in_cuda_graph(text) or text) if design.graph else text
 
 
-def require_whole_stores(program: Program) -> None:
-    """Raises NoProposal if the program has guarded stores; for backends that do not support them."""
-    if any(stage.has_guarded_stores for stage in program.stages):
-        raise NoProposal("only the playbook's tiled products in Triton can store a part of their results")
+def require_whole_stores(stages: Iterable[Stage]) -> None:
+    """Raises NoProposal if the stages have guarded stores; for kernels that do not support them."""
+    if any(stage.has_guarded_stores for stage in stages):
+        raise NoProposal("only the playbook's tiled products on a GPU can store a part of their results")
 
 
 def library_lines(program: Program, stage: int) -> list[str]:

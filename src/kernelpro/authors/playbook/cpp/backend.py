@@ -43,7 +43,7 @@ more operations overlap: on a Neoverse N1, GELU took 9 % less time, and its tanh
 
 def write(program: Program, design: Design) -> str:
     """The candidate's source file. Raises NoProposal."""
-    require_whole_stores(program)
+    require_whole_stores(program.stages)
     program = use_composites(program) if design.math == "fast" else program
     pointers = {t.name: argument_name(t) for t in program.tensors}
     kernel = CppKernel(program, CppPrinter(design.math == "fast", pointers))

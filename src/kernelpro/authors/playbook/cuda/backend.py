@@ -10,6 +10,7 @@ from kernelpro.authors.playbook.cuda import moves
 from kernelpro.authors.playbook.cuda.builder import CudaKernel, CudaSourceBuilder
 from kernelpro.authors.playbook.cuda.elementwise import write_elementwise
 from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution
+from kernelpro.authors.playbook.cuda.halo_phases import PhasedHaloConvolution
 from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of
 from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
@@ -38,7 +39,7 @@ _DEVICE_FUNCTIONS = (
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
     *(("reduce_lanes<", REDUCE_LANES), ("scan_lanes<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
     *(("= Tile<", INSTRUCTIONS), ("async_copy<", INSTRUCTIONS)),
-    *(("= Tile<", TILE), ("load_fragment<", FRAGMENTS)),
+    *(("= Tile<", TILE), ("load_shared(", TILE), ("load_fragment<", FRAGMENTS)),
     *(("copy_tile(", COPIES), *((f"wgmma_{kind}(", text) for kind, text in INSTRUCTIONS_OF.items())),
 )
 """Device functions, with the text of a call to them."""
@@ -46,7 +47,6 @@ _DEVICE_FUNCTIONS = (
 
 def write(program: Program, design: Design) -> str:
     """The candidate's source file. Raises NoProposal."""
-    python_module.require_whole_stores(program)
     pointers = {tensor.name: python_module.argument_name(tensor) for tensor in program.tensors}
     builder = CudaSourceBuilder(program, design.math, pointers)
     groups: list[list[CudaKernel]] = [builder.kernels]
@@ -79,8 +79,8 @@ def write(program: Program, design: Design) -> str:
 
 def _matmul_class(stage: Stage, design: StageDesign, precision: str) -> type[CudaMatmul]:
     """Who writes a product: the design may ask for what its operands or precision exclude."""
-    if design.halo and convolution_of(stage, precision):
-        return HaloConvolution
+    if design.halo and (conv := convolution_of(stage, precision)):
+        return PhasedHaloConvolution if conv.outputs > 1 else HaloConvolution
     contraction = find_contraction(stage)
     assert contraction, "is_matmul comes first"
     fits = design.wgmma and fits_warpgroups(contraction, design, precision)
@@ -88,6 +88,7 @@ def _matmul_class(stage: Stage, design: StageDesign, precision: str) -> type[Cud
 
 
 def _write_stage(builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int) -> None:
+    python_module.require_whole_stores([stage])
     builder.load_conditions = masked_loads(stage.expressions)
     if design.order == "tiles" and find_transpose(stage):
         write_transpose(builder, stage, design, number)

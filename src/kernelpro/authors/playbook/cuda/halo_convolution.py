@@ -18,11 +18,17 @@ from collections.abc import Mapping
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.builder import CudaSourceBuilder
-from kernelpro.authors.playbook.cuda.halo_tiles import DEPTH, SIDE, convolution_of, fit_halo_tiles
+from kernelpro.authors.playbook.cuda.halo_tiles import (
+    DEPTH,
+    SIDE,
+    Convolution,
+    convolution_of,
+    fit_halo_tiles,
+)
 from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, CudaMatmul
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.ir.expressions import Expr
-from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, unflatten_loops, variable
+from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations, unflatten_loops, variable
 from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 
@@ -37,37 +43,52 @@ class HaloConvolution(CudaMatmul):
         conv = convolution_of(stage, precision)
         if conv is None:
             raise NoProposal("this kernel computes only plain convolutions in TF32")
-        self._convolution, self._design, self._split = conv, fit_halo_tiles(conv, design), 1
+        self._convolution, self._design, self._split = conv, self._fit(conv, design), 1
+        self._columns = conv.column.extent
         self._channel = LoopVar("channel", iterations(conv.channels))
         self._outer = LoopVar("outer", iterations(conv.outer))
 
+    def _fit(self, conv: Convolution, design: StageDesign) -> StageDesign:
+        return fit_halo_tiles(conv, design)
+
     def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
-        builder, number, design, conv = self._builder, self._number, self._design, self._convolution
+        builder, number = self._builder, self._number
         builder.begin_kernel()
-        builder.tunable(f"TILE_M{number}", design.tile_m, SIDE, 256)
-        builder.tunable(f"COARSENING{number}", design.coarsening, 1, min(16, power_of_two(conv.y.positions)))
-        builder.tunable(f"TILE_N{number}", design.tile_n, 32, 128)
-        stages = design.pipeline_stages
-        builder.tunables[f"PIPELINE_STAGES{number}"] = (stages, sorted({2, 3, stages}))
-        threads = builder.tunable(f"THREADS{number}", design.threads, 64, 512)
-        shared_bytes = f"4 * PIPELINE_STAGES{number} * {conv.shared_elements_text(number)}"
+        shared_bytes, threads = self._shared_bytes(), f"THREADS{number}"
         positions = f"TILE_M{number} * COARSENING{number}"
         results = f"{positions} * TILE_N{number}"
+        if self._convolution.outputs > 1:
+            results += f" * {self._convolution.outputs}"
+        tunables = self._tunables()
         builder.constraints += [
             f"{shared_bytes} <= {MAX_SHARED_BYTES}",
             f"32 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 2 * {positions} and {threads} <= 512",
         ]
-        tunables = ("TILE_M", "COARSENING", "TILE_N", "PIPELINE_STAGES", "THREADS")
         body = [
             f"constexpr int {', '.join(f'{name} = {name}{number}' for name in tunables)};",
             *self._constants(),
-            *self._position(),
-            *self._load(),
-            *self._main_loop(),
-            *self._epilogue(steps, dict(names)),
+            *self._body(steps, dict(names)),
         ]
         builder.add_kernel(f"product{number}", body, self._grid(), threads, shared_bytes)
+
+    def _tunables(self) -> list[str]:
+        """Declare the tunables; returns their names."""
+        builder, number, design, conv = self._builder, self._number, self._design, self._convolution
+        builder.tunable(f"TILE_M{number}", design.tile_m, SIDE, 256)
+        builder.tunable(f"COARSENING{number}", design.coarsening, 1, min(16, power_of_two(conv.y.positions)))
+        builder.tunable(f"TILE_N{number}", design.tile_n, min(design.tile_n, 32), 128)
+        stages = design.pipeline_stages
+        builder.tunables[f"PIPELINE_STAGES{number}"] = (stages, sorted({2, 3, stages}))
+        builder.tunable(f"THREADS{number}", design.threads, 64, 512)
+        return ["TILE_M", "COARSENING", "TILE_N", "PIPELINE_STAGES", "THREADS"]
+
+    def _shared_bytes(self) -> str:
+        number = self._number
+        return f"4 * PIPELINE_STAGES{number} * {self._convolution.shared_elements_text(number)}"
+
+    def _body(self, steps: list[StoreStep], names: dict[Expr, str]) -> list[str]:
+        return [*self._position(), *self._load(), *self._main_loop(), *self._epilogue(steps, names)]
 
     def _grid(self) -> str:
         number, conv = self._number, self._convolution
@@ -83,27 +104,48 @@ class HaloConvolution(CudaMatmul):
             f"constexpr int WIDTH = ((TILE_M - 1) * {x.stride} + {(x.taps - 1) * x.dilation + 1 + conv.lead}"
             " + 3) / 4 * 4;",
             "constexpr int PLANE = (LINES * WIDTH + 23) / 32 * 32 + 8;  // 8 banks further",
-            f"constexpr int IMAGE = {DEPTH} * PLANE, WEIGHTS = TILE_N * {conv.weight_stride};",
+            f"constexpr int IMAGE = {DEPTH} * PLANE, WEIGHTS = {self._weight_elements()};",
             f"constexpr int CHUNKS = {-(-self._channel.extent // DEPTH)};",
-            "constexpr int WARPS = THREADS / 32, WARPS_N = WARPS >= 4 && TILE_N >= 64 ? 2 : 1;",
+            f"constexpr int WARPS = THREADS / 32, WARPS_N = {self._column_warps()};",
             "constexpr int FRAGMENTS_M = COARSENING * TILE_M / (WARPS / WARPS_N) / 16;",
             "constexpr int FRAGMENTS_N = TILE_N / WARPS_N / 8;",
         ]
 
+    def _weight_elements(self) -> str:
+        return f"TILE_N * {self._convolution.weight_stride}"
+
+    def _column_warps(self) -> str:
+        return "WARPS >= 4 && TILE_N >= 64 ? 2 : 1"
+
     def _position(self) -> list[str]:
         """The position of the block's tile. Neighbouring blocks read the same input, for other columns."""
+        return [
+            *self._tile_counts(),
+            "const Int first_column = blockIdx.x % TILES_N * TILE_N;",
+            *self._tile_at("blockIdx.x / TILES_N"),
+            *self._buffers(),
+        ]
+
+    def _tile_counts(self) -> list[str]:
         x, y = self._convolution.x, self._convolution.y
         return [
             f"constexpr int TILES_N = ({self._columns} + TILE_N - 1) / TILE_N;",
             f"constexpr int TILES_X = ({x.positions} + TILE_M - 1) / TILE_M;",
             f"constexpr int TILES_Y = ({y.positions} + COARSENING - 1) / COARSENING;",
-            "int tile = blockIdx.x;",
-            "const Int first_column = tile % TILES_N * TILE_N;",
-            "tile /= TILES_N;",
+        ]
+
+    def _tile_at(self, tile: str) -> list[str]:
+        """Lines that declare the position of a tile, from its number."""
+        return [
+            f"int tile = {tile};",
             "const int first_x = tile % TILES_X * TILE_M;",
             "tile /= TILES_X;",
             "const int first_y = tile % TILES_Y * COARSENING;",
             "[[maybe_unused]] const Int outer = tile / TILES_Y;",
+        ]
+
+    def _buffers(self) -> list[str]:
+        return [
             "extern __shared__ uint4 shared_memory[];",
             "float* const image_tiles = (float*)shared_memory;",
             "float* const weight_tiles = image_tiles + PIPELINE_STAGES * IMAGE;",
@@ -153,14 +195,16 @@ class HaloConvolution(CudaMatmul):
         return [
             "float* const image = image_tiles + slot * IMAGE;",
             f"constexpr int PACKS = LINES * WIDTH / {vector};",
-            "for (int pack = threadIdx.x; pack < PACKS; pack += THREADS) {",
+            "constexpr int PARTS = PACKS >= THREADS ? 1 : 2 * PACKS >= THREADS ? 2 : 4;  // of the channels",
+            "for (int item = threadIdx.x; item < PACKS * PARTS; item += THREADS) {",
+            "    const int pack = item % PACKS, part = item / PACKS;",
             f"    const int line = pack / (WIDTH / {vector}), column = pack % (WIDTH / {vector}) * {vector};",
             f"    [[maybe_unused]] const int source_line = {line}, source_column = {column};",
             f"    const bool inside = {' && '.join(inside)};",
             f"    const Int offset = {offset};",
             "#pragma unroll",
-            f"    for (int k = 0; k < {DEPTH}; ++k) {{",
-            *indented(indented(copy)),
+            f"    for (int c = 0; c < {DEPTH} / PARTS; ++c) {{",
+            *indented(indented([f"const int k = part * ({DEPTH} / PARTS) + c;", *copy])),
             "    }",
             "}",
         ]
@@ -278,12 +322,19 @@ class HaloConvolution(CudaMatmul):
             "}",
         ]
 
+    def _row_indices(self) -> dict[LoopVar, IndexExpr]:
+        conv, rows = self._convolution, self._contraction.rows
+        inner = [variable(LoopVar(name, axis.positions)) for name, axis in (("y", conv.y), ("x", conv.x))]
+        loops = rows[len(conv.outer) :]
+        return {
+            **unflatten_loops(conv.outer, variable(self._outer)),
+            **dict(zip(loops, inner[-len(loops) :], strict=True)),
+        }
+
     def _row_lines(self, offset: str) -> list[str]:
-        x, y = self._convolution.x, self._convolution.y
         return [
             f"const int place = tile_row + {offset};",
-            "const int y = first_y + place / TILE_M, x = first_x + place % TILE_M;",
-            f"[[maybe_unused]] const Int row = (outer * {y.positions} + y) * {x.positions} + x;",
+            "[[maybe_unused]] const Int y = first_y + place / TILE_M, x = first_x + place % TILE_M;",
         ]
 
     def _rows_in_bounds(self) -> tuple[str, str]:

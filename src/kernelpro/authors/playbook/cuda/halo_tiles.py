@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -20,7 +21,7 @@ _MAX_TAPS = 128
 _BANKS = 32
 SIDE = 16
 """Positions of an instruction."""
-_PLANE_PADDING = 40
+PLANE_PADDING = 40
 """Elements that are added to a plane at most, so that the next one starts 8 banks further."""
 
 
@@ -36,6 +37,17 @@ class ConvolutionAxis:
     """May be negative: the padding."""
     size: int
     """Elements outside of 0..size-1 are 0."""
+    phases: int = 1
+    """Outputs of a position, which have weights of their own: the stride of a transposed convolution."""
+    kernel: int = 0
+    """Weights of all phases; 0 for one phase, which has a weight for each tap."""
+    shift: int = 0
+    """Tap t of phase r multiplies with weight r + shift - phases * t, if there is one."""
+
+    @property
+    def weights(self) -> int:
+        """The number of weights."""
+        return self.kernel or self.taps
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class Convolution:
     reversed: bool
     """The weights' taps are stored in reverse order."""
     column: LoopVar
+    phases: Loops
+    """The loops over the phases of y and x, where there are several."""
     vector: int
     """Elements of the input that are copied at a time."""
 
@@ -67,6 +81,16 @@ class Convolution:
     def taps(self) -> int:
         """The number of taps."""
         return self.y.taps * self.x.taps
+
+    @property
+    def weights_per_channel(self) -> int:
+        """The number of weights of a column and a channel."""
+        return self.y.weights * self.x.weights
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a position and a column: of phases."""
+        return self.y.phases * self.x.phases
 
     @property
     def lead(self) -> int:
@@ -85,7 +109,7 @@ class Convolution:
         return min(range(size, size + _BANKS, 4), key=conflicts)
 
     @property
-    def _halo(self) -> tuple[int, int]:
+    def halo(self) -> tuple[int, int]:
         """Lines and elements of a line that a tile needs beyond stride * positions; 3 of the elements are for
         alignment."""
         y, x = self.y, self.x
@@ -94,17 +118,21 @@ class Convolution:
 
     def shared_elements(self, design: StageDesign) -> int:
         """The elements of a buffer in shared memory, at most."""
-        lines, width = self._halo
+        lines, width = self.halo
         plane = (design.coarsening * self.y.stride + lines) * (design.tile_m * self.x.stride + width)
-        return DEPTH * (plane + _PLANE_PADDING) + design.tile_n * self.weight_stride
+        return DEPTH * (plane + PLANE_PADDING) + design.tile_n * self.weight_stride
 
     def shared_elements_text(self, number: int) -> str:
         """The same as an expression of the tunables, in C++ and in Python."""
-        lines, width = self._halo
+        return f"({DEPTH} * {self.plane_text(number)} + TILE_N{number} * {self.weight_stride})"
+
+    def plane_text(self, number: int) -> str:
+        """The elements of a plane of the input, at most, as such an expression."""
+        lines, width = self.halo
         plane = (
             f"(COARSENING{number} * {self.y.stride} + {lines}) * (TILE_M{number} * {self.x.stride} + {width})"
         )
-        return f"({DEPTH} * ({plane} + {_PLANE_PADDING}) + TILE_N{number} * {self.weight_stride})"
+        return f"({plane} + {PLANE_PADDING})"
 
 
 def convolution_of(stage: Stage, precision: str) -> Convolution | None:
@@ -122,7 +150,7 @@ def _find_convolution(contraction: Contraction) -> Convolution | None:
     if left.op != "load" or right.op != "load" or left.operands or right.operands:
         return None
     rows, depth, guards = contraction.rows, contraction.depth, list(contraction.guards)
-    if left.dtype != "float32" or contraction.batch or len(contraction.columns) != 1 or len(depth) < 2:
+    if left.dtype != "float32" or contraction.batch or len(depth) < 2:
         return None
     (tensor, index), (weights, weight_index) = left.data, right.data
     indices = [index, weight_index, *(guard.index for guard in guards)]
@@ -138,10 +166,22 @@ def _find_convolution(contraction: Contraction) -> Convolution | None:
             return None
         y, pitch = found
     x_axis = _axis(index, rows[-1], taps[-1], 1, guards, pitch or index.coefficient(channels[-1]))
-    order = _tap_order(weight_index, taps)
-    if x_axis is None or order is None or x_axis[1] != 1:
+    if x_axis is None or x_axis[1] != 1:
         return None
-    x, steps = x_axis[0], iterations(channels)
+    axes, phases, steps = (y, x_axis[0]), contraction.columns[1:], iterations(channels)
+    if contraction.right_guards:
+        with_phases = _with_phases(axes[-dims:], taps, weight_index, contraction)
+        if with_phases is None:
+            return None
+        *lines, x = with_phases
+        y, order = lines[0] if lines else y, 1
+        first_weight = y.shift * x.weights + x.shift
+    else:
+        x, tap_order = axes[1], _tap_order(weight_index, taps)
+        if tap_order is None or phases:
+            return None
+        order = tap_order
+        first_weight = y.taps * x.taps - 1 if order < 0 else 0
     inner = {*rows[-dims:], *taps}
     if any(guard.index.variables & inner for guard in guards):
         return None
@@ -159,9 +199,10 @@ def _find_convolution(contraction: Contraction) -> Convolution | None:
         rows[:-dims],
         channels,
         weights,
-        _without(weight_index, inner) - (y.taps * x.taps - 1 if order < 0 else 0),
+        _without(weight_index, {*inner, *phases}) - first_weight,
         order < 0,
         contraction.columns[0],
+        phases,
         4 if aligned else 1,
     )
 
@@ -191,6 +232,30 @@ def _axis(
     if line % 4 == 0:
         size = max(size, min(-(-size // 4) * 4, line))
     return ConvolutionAxis(row.extent, tap.extent, stride, dilation, first, size), unit
+
+
+def _with_phases(
+    axes: Sequence[ConvolutionAxis], taps: Loops, weight_index: IndexExpr, contraction: Contraction
+) -> list[ConvolutionAxis] | None:
+    """The dimensions with their phases; None if their weights are not contiguous."""
+    remaining, phases = list(contraction.right_guards), set(contraction.columns[1:])
+    unit, result = 1, list[ConvolutionAxis]()
+    for axis, tap in zip(reversed(axes), reversed(taps), strict=True):
+        guard = next((guard for guard in remaining if tap in guard.index.variables), None)
+        if guard is None:
+            return None
+        count, own = -guard.index.coefficient(tap), guard.index.variables - {tap}
+        if any(weight_index.coefficient(var) != unit * factor for var, factor in guard.index.terms):
+            return None
+        if not own <= phases or [(var.extent, guard.index.coefficient(var)) for var in own] != [(count, 1)] * (
+            count > 1
+        ):
+            return None
+        remaining.remove(guard)
+        phases -= own
+        unit *= guard.size
+        result.insert(0, replace(axis, phases=count, kernel=guard.size, shift=guard.index.constant))
+    return None if remaining or phases else result
 
 
 def _without(index: IndexExpr, loops: set[LoopVar]) -> IndexExpr:

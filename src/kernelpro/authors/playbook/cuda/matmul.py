@@ -20,8 +20,15 @@ from kernelpro.authors.playbook.cuda.matmul_operands import MatmulOperand
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
 from kernelpro.authors.playbook.ir.expressions import FLOATING, Expr, itemsize
-from kernelpro.authors.playbook.ir.indices import LoopVar, flat_index, iterations, unflatten_loops, variable
-from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
+from kernelpro.authors.playbook.ir.indices import (
+    IndexExpr,
+    LoopVar,
+    flat_index,
+    iterations,
+    unflatten_loops,
+    variable,
+)
+from kernelpro.authors.playbook.ir.stages import Guard, Stage, StoreStep
 from kernelpro.authors.playbook.schedule.contractions import (
     Contraction,
     find_contraction,
@@ -37,7 +44,7 @@ MAX_SHARED_BYTES = 232448
 _MMA_TYPES = {"float32": "TF32", "bfloat16": "BF16", "float16": "F16"}
 _MIN_TILE = 32
 """The smallest side of a tile."""
-_EPILOGUE_UNROLL = 4
+EPILOGUE_UNROLL = 4
 """Packs of the result whose epilogue loads are issued together."""
 
 
@@ -89,7 +96,7 @@ class CudaMatmul:
             builder, "left", match.left, "TILE_M", "first_row", match.rows, *shared, match.guards
         )
         self._right = MatmulOperand(
-            builder, "right", match.right, "TILE_N", "first_column", match.columns, *shared
+            builder, "right", match.right, "TILE_N", "first_column", match.columns, *shared, match.right_guards
         )
 
     def write(self) -> Stage | None:
@@ -291,10 +298,13 @@ class CudaMatmul:
         results."""
         contraction, columns = self._contraction, self._columns
         vector = next(v for v in (4, 2, 1) if v <= (2 if self._tensor_cores else 4) and columns % v == 0)
+        guards = dict.fromkeys(guard for step in steps for guard in step.guards)
+        if any(guard.index.variables & set(contraction.columns) for guard in guards):
+            vector = 1
         column = variable(LoopVar("column", columns // vector)) * vector + variable(LoopVar("j", vector))
         loop_indices = {
             **unflatten_loops(contraction.batch, variable(self._batch)),
-            **unflatten_loops(contraction.rows, variable(self._row)),
+            **self._row_indices(),
             **unflatten_loops(contraction.columns, column),
         }
         for step in steps:
@@ -323,11 +333,23 @@ class CudaMatmul:
                 f"(first_column + tile_column + {column_offset}) / {vector};",
             ],
             iterations="ITERATIONS",
-            unroll=str(_EPILOGUE_UNROLL),
+            unroll=str(EPILOGUE_UNROLL),
         )
-        loads = loop.emit_loads(names)
-        body = loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(names))])
+        body = self._epilogue_loop(loop, list(guards), names)
         return [f"constexpr int ITERATIONS = {height} * {width} / {vector};", "#pragma unroll", *body]
+
+    def _epilogue_loop(self, loop: ThreadLoop, guards: list[Guard], names: dict[Expr, str]) -> list[str]:
+        """The loop over the results that pass the guards."""
+        loop.bind_printer()
+        if guards:
+            loop.always_in_bounds = "false"
+            loop.in_bounds = " && ".join([loop.in_bounds, *map(loop.guard_condition, guards)])
+        loads = loop.emit_loads(names)
+        return loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(names))])
+
+    def _row_indices(self) -> dict[LoopVar, IndexExpr]:
+        """The loops over the rows as functions of what `_row_lines` declares."""
+        return unflatten_loops(self._contraction.rows, variable(self._row))
 
     def _row_lines(self, offset: str) -> list[str]:
         """Lines that declare the row of a result, which lies `offset` rows behind the thread's first one."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of, fit_halo_tiles
+from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles
+from kernelpro.authors.playbook.cuda.halo_tiles import Convolution, convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
@@ -78,6 +79,8 @@ def halo_design(stage: Stage) -> StageDesign | None:
     conv = convolution_of(stage, "tf32")
     if conv is None:
         return None
+    if conv.outputs > 1:
+        return _fit(stage, _phase_design(conv))
     columns, positions = min(power_of_two(conv.column.extent), _HALO_COLUMNS), _HALO_POSITIONS
     outer = iterations(conv.outer) * -(-conv.column.extent // columns)
     results = outer * conv.x.positions * conv.y.positions
@@ -93,6 +96,19 @@ def halo_design(stage: Stage) -> StageDesign | None:
         threads=128 if columns * positions <= 32 * 256 else 256,
     )
     return _fit(stage, design)
+
+
+def _phase_design(conv: Convolution) -> StageDesign:
+    """Lines of 16 positions: a warp has several below each other, which share most of what they read."""
+    return StageDesign(
+        order="tiles",
+        halo=True,
+        tile_m=16 if conv.pitch else 128,
+        coarsening=8 if conv.pitch else 1,
+        tile_n=32,
+        threads=128,
+        tiles=8,
+    )
 
 
 def multiply_add_design(stage: Stage) -> StageDesign:
@@ -115,7 +131,7 @@ def _blocks(contraction: Contraction, tile_m: int, tile_n: int) -> int:
 def _fit(stage: Stage, design: StageDesign) -> StageDesign:
     """The design fit to the product; also for the row kernel that runs steps that the epilogue cannot."""
     if design.halo and (conv := convolution_of(stage, "tf32")):
-        return fit_halo_tiles(conv, design)
+        return (fit_phase_tiles if conv.outputs > 1 else fit_halo_tiles)(conv, design)
     contraction = _contraction(stage)
     design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design)
     lanes = min(max(32, power_of_two(iterations(contraction.columns) / 16)), design.threads)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kernelpro.authors.playbook.graph.implicit_gemm import implicit_convolution
 from kernelpro.authors.playbook.graph.matmul_and_conv import matmul
 from kernelpro.authors.playbook.graph.operator_call import OperatorCall
-from kernelpro.authors.playbook.graph.phased_convolution import phased_convolution
+from kernelpro.authors.playbook.graph.phased_convolution import joint_phases, phased_convolution
 from kernelpro.authors.playbook.graph.shapes import permuted, reshaped, swapped
 from kernelpro.authors.playbook.graph.value_ops import add, mul
 from kernelpro.authors.playbook.graph.values import (
@@ -25,14 +25,15 @@ from kernelpro.authors.playbook.graph.values import (
 from kernelpro.authors.playbook.ir.expressions import FLOATING
 
 LibraryForm = Literal[
-    "own", "library", "channels_last", "implicit_gemm", "channel_rows", "transposed", "phases"
+    "own", "library", "channels_last", "implicit_gemm", "channel_rows", "transposed", "phases", "joint_phases"
 ]
 """own: the playbook writes everything. library: torch computes products, convolutions and attention.
 channels_last: as library, and convolutions read and write tensors with their channels innermost.
 implicit_gemm: as library, but the playbook writes convolutions as tiled products.
 channel_rows: as implicit_gemm, with all channels of a position in one row of a stage.
 transposed: as own, but the right operand of a product is first stored contiguously along the sum.
-phases: as own, with convolutions as CPUs compute them (phased_convolution.py)."""
+phases: as own, with convolutions as CPUs compute them (phased_convolution.py).
+joint_phases: as own, with all phases of a transposed convolution in one product (phased_convolution.py)."""
 _MIN_SIDE = 16
 """A product with a shorter side is a reduction, which the playbook writes itself."""
 
@@ -43,6 +44,8 @@ def call_library(call: OperatorCall, form: LibraryForm) -> Value | None:
         return None
     if form == "phases":
         return phased_convolution(call) if call.name in _CONVOLUTIONS else None
+    if form == "joint_phases":
+        return joint_phases(call) if call.name.startswith("conv_transpose") else None
     if form == "transposed":
         return _transposed_product(call) if call.name in ("matmul", "mm", "bmm") else None
     if call.name in _CONVOLUTIONS:

@@ -1,10 +1,16 @@
-"""Convolutions as CPUs compute them: groups have a loop of their own, and a transposed convolution with a
-stride has one loop nest for each phase of its output.
+"""Transposed convolutions with a stride, whose outputs have phases.
+
+`phased_convolution`, for CPUs: one loop nest for each phase of the output. Groups have a loop of their own.
+`joint_phases`, for GPUs: all phases of a position belong to one product, whose columns are output channels and
+phases, because they read the same inputs.
 
 Along one dimension with stride s, padding p and dilation d, output s q + r (phase r) is the sum over the
 kernel elements k for which r + p - k d is a multiple of s, times input q + (r + p - k d) / s. With g = gcd(s,
 d), these are every (s / g)-th element of the kernel. A phase without any still has one term, which a guard
 skips.
+
+Jointly, all phases sum over a window of inputs: input q + first + t is multiplied with kernel element
+r + p - s (first + t), if there is one.
 """
 
 from __future__ import annotations
@@ -16,12 +22,13 @@ from math import gcd
 
 from kernelpro.authors.playbook.graph.matmul_and_conv import convolution, per_dim
 from kernelpro.authors.playbook.graph.operator_call import OperatorCall
-from kernelpro.authors.playbook.graph.shapes import reshaped
+from kernelpro.authors.playbook.graph.shapes import permuted, reshaped
 from kernelpro.authors.playbook.graph.value_ops import add
 from kernelpro.authors.playbook.graph.values import (
     Indices,
     Interleaved,
     LoweringContext,
+    Materialized,
     PhasedReduction,
     Value,
     materialize_unless_input,
@@ -113,4 +120,99 @@ def _part(
 
     loops = (call.shape[0], groups, group_outputs, *(p.positions for p in phases))
     terms = (group_inputs, *(max(p.taps, 1) for p in phases))
+    return PhasedReduction(call.shape, loops, terms, call.dtype, [x, weight], body, guards, positions)
+
+
+# --- all phases in one product ------------------------------------------------------------------------------
+
+
+def joint_phases(call: OperatorCall) -> Value:
+    """The transposed convolution with all phases of a position in one product; a third dimension has one
+    product for each of its phases. Raises NoProposal for groups and dilation, and without a batch
+    dimension."""
+    dims = len(call.shape) - 2
+    dilation = per_dim(call.get(7, "dilation"), dims, 1)
+    if len(call.value(0).shape) != dims + 2 or call.get(6, "groups", 1) != 1 or any(d > 1 for d in dilation):
+        raise call.unsupported("with groups or dilation, or without a batch dimension")
+    x, weight, bias = materialize_unless_input(call.value(0)), call.value(1), call.optional(2, "bias")
+    stride, padding = per_dim(call.get(3, "stride"), dims, 1), per_dim(call.get(4, "padding"), dims, 0)
+    sizes = zip(call.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    windows = [_Window(*numbers) for numbers in sizes][-2:]
+    if dims < 3:
+        result: Value = _joint(call, x, weight, windows, None)
+    else:
+        # With the third dimension outermost, the weights of all channels are contiguous for each element.
+        weight = Materialized(permuted(weight, (2, 0, 1, 3, 4)))
+        outer = _phases(call.shape[2], weight.shape[0], stride[0], padding[0], 1)
+        parts = [_joint(call, x, weight, windows, phase) for phase in outer]
+        result = Interleaved(parts, (stride[0], 1, 1), call.node.name)
+    return add(result, reshaped(bias, (bias.shape[0], *(1,) * dims))) if bias else result
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The inputs that the outputs of one position read along one dimension."""
+
+    output: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def positions(self) -> int:
+        """The number of positions; some phases of the last one may lie beyond the result."""
+        return -(-self.output // self.stride)
+
+    @property
+    def first(self) -> int:
+        """The first input of position 0; negative in the padding."""
+        return -((self.kernel - 1 - self.padding) // self.stride)
+
+    @property
+    def size(self) -> int:
+        """The number of inputs."""
+        return (self.stride - 1 + self.padding) // self.stride - self.first + 1
+
+    def element(self, phase: IndexExpr, term: IndexExpr) -> IndexExpr:
+        """The kernel element of a phase for an input of the window; there may be none."""
+        return phase + (self.padding - self.stride * self.first) - term * self.stride
+
+
+def _joint(
+    call: OperatorCall, x: Value, weight: Value, windows: Sequence[_Window], third: _Phase | None
+) -> PhasedReduction:
+    """All phases of the last two dimensions. Outer loops: batch, output channel, phases, positions (of the
+    third dimension first); the sum: input channel, terms of the third dimension, windows."""
+    dims, leading = len(windows), 1 if third else 0
+
+    def sources(outer: Indices, inner: Indices) -> list[IndexExpr]:
+        positions, terms = outer[2 + dims :], inner[1:]
+        own = [third.source(positions[0], terms[0])] if third else []
+        rest = zip(windows, positions[leading:], terms[leading:], strict=True)
+        return own + [q + w.first + t for w, q, t in rest]
+
+    def elements(outer: Indices, inner: Indices) -> list[IndexExpr]:
+        numbers = zip(windows, outer[2 : 2 + dims], inner[1 + leading :], strict=True)
+        return [w.element(r, t) for w, r, t in numbers]
+
+    def body(outer: Indices, inner: Indices, context: LoweringContext) -> Expr:
+        own = (inner[1] * third.step + third.first,) if third else ()
+        value = context.element(x, (outer[0], inner[0], *sources(outer, inner)))
+        factor = context.element(weight, (*own, inner[0], outer[1], *elements(outer, inner)))
+        return context.builder.make("mul", value, factor)
+
+    def guards(outer: Indices, inner: Indices) -> tuple[Guard, ...]:
+        needed = zip(sources(outer, inner), x.shape[2:], strict=True)
+        inside = [Guard(i, size) for i, size in needed if i.bounds[0] < 0 or i.bounds[1] >= size]
+        real = zip(elements(outer, inner), windows, strict=True)
+        return (*inside, *(Guard(i, w.kernel) for i, w in real if w.kernel > 1))
+
+    def positions(outer: Indices) -> Indices:
+        own = (outer[2 + dims] * third.stride + third.number,) if third else ()
+        numbers = zip(windows, outer[2 : 2 + dims], outer[2 + dims + leading :], strict=True)
+        return (*outer[:2], *own, *(q * w.stride + r for w, r, q in numbers))
+
+    loops = (*call.shape[:2], *(w.stride for w in windows))
+    loops += (*((third.positions,) if third else ()), *(w.positions for w in windows))
+    terms = (x.shape[1], *((max(third.taps, 1),) if third else ()), *(w.size for w in windows))
     return PhasedReduction(call.shape, loops, terms, call.dtype, [x, weight], body, guards, positions)

@@ -79,7 +79,7 @@ class StoreStep:
     """Empty for one element per row."""
     guards: tuple[Guard, ...] = ()
     """Where a guard fails, nothing is stored. Only convolutions as tiled products have such stores, and only
-    the Triton backend supports them."""
+    the GPU backends support them."""
 
 
 StageStep = ReduceStep | StoreStep

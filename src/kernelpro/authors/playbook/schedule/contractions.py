@@ -41,6 +41,8 @@ class Contraction:
     depth: Loops
     guards: tuple[Guard, ...]
     """Elements of the left operand that fail a guard are 0."""
+    right_guards: tuple[Guard, ...] = ()
+    """The same for the right operand."""
 
 
 def is_matmul(stage: Stage, design: StageDesign) -> bool:
@@ -67,10 +69,15 @@ def _as_contraction(stage: Stage, step: ReduceStep, min_side: int) -> Contractio
     if step.kind != "sum" or step.value.op != "mul" or step.value.dtype not in _TYPES or not step.loops:
         return None
     a, b = step.value.args
-    guarded = {var for guard in step.guards for var in guard.index.variables} - set(step.loops)
-    left, right = (a, b) if guarded <= a.variables else (b, a)
-    if guarded - left.variables or step.value.dtype != left.dtype or left.dtype != right.dtype:
+    inner = set(step.loops)
+    guards = tuple(guard for guard in step.guards if guard.index.variables - inner <= a.variables)
+    others = tuple(guard for guard in step.guards if guard not in guards)
+    if any(guard.index.variables - inner - b.variables for guard in others):
         return None
+    left, right = (a, b) if guards or not others else (b, a)
+    if step.value.dtype != left.dtype or left.dtype != right.dtype:
+        return None
+    guards, others = (guards, others) if left is a else (others, guards)
     common = left.variables & right.variables
     if set(stage.outer) - (left.variables | right.variables) or set(step.loops) - common:
         return None
@@ -79,7 +86,7 @@ def _as_contraction(stage: Stage, step: ReduceStep, min_side: int) -> Contractio
     columns = tuple(var for var in stage.outer if var in right.variables - common)
     if min(iterations(loops) for loops in (rows, columns, step.loops)) < min_side:
         return None
-    return Contraction(left, right, batch, rows, columns, step.loops, step.guards)
+    return Contraction(left, right, batch, rows, columns, step.loops, guards, others)
 
 
 def name_product_elements(stage: Stage, column: IndexExpr, element: str) -> tuple[dict[Expr, str], bool]:

@@ -93,6 +93,9 @@ class StageDesign:
     wgmma: bool = False
     """CUDA products on tensor cores: warpgroup instructions fed by TMA, where the operands allow them. Only
     compute capability 9.0 has them."""
+    tiles: int = 1
+    """CUDA convolutions with a halo and phases: tiles that a block computes one after another. If there are
+    several, the block keeps all weights in shared memory."""
     halo: bool = False
     """CUDA convolutions on tensor cores: whether a block copies the part of the input that its outputs read
     once, and takes all taps from it. Then a tile has `coarsening` lines of `tile_m` positions."""
