@@ -333,8 +333,10 @@ class HaloConvolution(CudaMatmul):
 
     def _row_lines(self, offset: str) -> list[str]:
         return [
-            f"const int place = tile_row + {offset};",
-            "[[maybe_unused]] const Int y = first_y + place / TILE_M, x = first_x + place % TILE_M;",
+            "const int place = i / 2 * 16;  // a warp's fragments lie in one line, or fill whole lines",
+            "[[maybe_unused]] const Int y = first_y + tile_row / TILE_M + place / TILE_M;",
+            "[[maybe_unused]] const Int x = "
+            "first_x + tile_row % TILE_M + place % TILE_M + i % 2 * 8 + lane / 4;",
         ]
 
     def _rows_in_bounds(self) -> tuple[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import gcd
+from math import gcd, prod
 
 from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, uses_tensor_cores
-from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, iterations
+from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, iterations, variable
 from kernelpro.authors.playbook.ir.stages import Guard, Stage
 from kernelpro.authors.playbook.schedule.contractions import Contraction, find_contraction
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
@@ -242,19 +242,19 @@ def _with_phases(
     unit, result = 1, list[ConvolutionAxis]()
     for axis, tap in zip(reversed(axes), reversed(taps), strict=True):
         guard = next((guard for guard in remaining if tap in guard.index.variables), None)
-        if guard is None:
+        if guard is None:  # one phase, with the weights in reverse order
+            guard = Guard(variable(tap) * -1 + (tap.extent - 1), tap.extent)
+        else:
+            remaining.remove(guard)
+        element, own = guard.index, guard.index.variables - {tap}
+        count = -element.coefficient(tap)
+        if any(weight_index.coefficient(var) != unit * element.coefficient(var) for var in {tap, *own}):
             return None
-        count, own = -guard.index.coefficient(tap), guard.index.variables - {tap}
-        if any(weight_index.coefficient(var) != unit * factor for var, factor in guard.index.terms):
+        if prod(var.extent for var in own & phases) != count or any(element.coefficient(v) != 1 for v in own):
             return None
-        if not own <= phases or [(var.extent, guard.index.coefficient(var)) for var in own] != [(count, 1)] * (
-            count > 1
-        ):
-            return None
-        remaining.remove(guard)
         phases -= own
         unit *= guard.size
-        result.insert(0, replace(axis, phases=count, kernel=guard.size, shift=guard.index.constant))
+        result.insert(0, replace(axis, phases=count, kernel=guard.size, shift=element.constant))
     return None if remaining or phases else result
 
 

@@ -49,7 +49,8 @@ def seeds(program: Program) -> list[Seed]:
     best = _design_stages(program, _best_design)
     wider = _design_stages(program, _wider_design)
     plain = _design_stages(program, _plain_design)
-    if any(find_contraction(stage) for stage in program.stages):
+    contractions = list(filter(None, map(find_contraction, program.stages)))
+    if contractions:
         plans = (
             "Matrix products in tiles on tensor cores, with an epilogue; tiles fit the shape.",
             "The same with smaller tiles, so that more of them run concurrently.",
@@ -61,7 +62,13 @@ def seeds(program: Program) -> list[Seed]:
             "The same with more threads per row, and fewer elements per thread.",
             "Small blocks, scalar accesses, no caching: many warps with little work each.",
         )
-    seeds = [Seed(plans[0], best), Seed(plans[1], wider), Seed(plans[2], plain, is_last_resort=True)]
+    # Without a halo, phases are multiplied with weights that they do not have.
+    is_wasteful = any(contraction.right_guards for contraction in contractions)
+    seeds = [
+        Seed(plans[0], best, is_wasteful),
+        Seed(plans[1], wider, is_wasteful),
+        Seed(plans[2], plain, is_last_resort=True),
+    ]
     warpgroups = _design_stages(program, _warpgroup_design)
     if any(stage.wgmma for stage in warpgroups.stages):
         plan = "Matrix products with wgmma, from tiles that TMA copies to shared memory, with an epilogue."

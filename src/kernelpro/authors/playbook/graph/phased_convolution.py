@@ -205,7 +205,7 @@ def _joint(
         needed = zip(sources(outer, inner), x.shape[2:], strict=True)
         inside = [Guard(i, size) for i, size in needed if i.bounds[0] < 0 or i.bounds[1] >= size]
         real = zip(elements(outer, inner), windows, strict=True)
-        return (*inside, *(Guard(i, w.kernel) for i, w in real if w.kernel > 1))
+        return (*inside, *(Guard(i, w.kernel) for i, w in real if w.stride > 1))
 
     def positions(outer: Indices) -> Indices:
         own = (outer[2 + dims] * third.stride + third.number,) if third else ()
