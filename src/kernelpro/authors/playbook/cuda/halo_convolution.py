@@ -32,9 +32,14 @@ from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations
 from kernelpro.authors.playbook.ir.stages import Stage, StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 
+_FURTHER_Y, _FURTHER_X = LoopVar("further_y", 16), LoopVar("further_x", 256)
+"""The distance of a result from the thread's first one; constant in unrolled loops."""
+
 
 class HaloConvolution(CudaMatmul):
     """The kernel of one convolution."""
+
+    _constants_of_results = frozenset((_FURTHER_Y, _FURTHER_X))
 
     def __init__(
         self, builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -324,22 +329,23 @@ class HaloConvolution(CudaMatmul):
 
     def _row_indices(self) -> dict[LoopVar, IndexExpr]:
         conv, rows = self._convolution, self._contraction.rows
-        inner = [variable(LoopVar(name, axis.positions)) for name, axis in (("y", conv.y), ("x", conv.x))]
+        y = variable(LoopVar("own_y", conv.y.positions)) + variable(_FURTHER_Y)
+        x = variable(LoopVar("own_x", conv.x.positions)) + variable(_FURTHER_X)
         loops = rows[len(conv.outer) :]
         return {
             **unflatten_loops(conv.outer, variable(self._outer)),
-            **dict(zip(loops, inner[-len(loops) :], strict=True)),
+            **dict(zip(loops, (y, x)[-len(loops) :], strict=True)),
         }
 
     def _row_lines(self, offset: str) -> list[str]:
         return [
             "const int place = i / 2 * 16;  // a warp's fragments lie in one line, or fill whole lines",
-            "[[maybe_unused]] const Int y = first_y + tile_row / TILE_M + place / TILE_M;",
-            "[[maybe_unused]] const Int x = "
-            "first_x + tile_row % TILE_M + place % TILE_M + i % 2 * 8 + lane / 4;",
+            "const Int own_y = first_y + tile_row / TILE_M, further_y = place / TILE_M;",
+            "const Int own_x = first_x + tile_row % TILE_M + lane / 4;",
+            "const Int further_x = place % TILE_M + i % 2 * 8;",
         ]
 
     def _rows_in_bounds(self) -> tuple[str, str]:
         x, y = self._convolution.x, self._convolution.y
         always = f"{y.positions} % COARSENING == 0 && {x.positions} % TILE_M == 0"
-        return always, f"y < {y.positions} && x < {x.positions}"
+        return always, f"own_y + further_y < {y.positions} && own_x + further_x < {x.positions}"

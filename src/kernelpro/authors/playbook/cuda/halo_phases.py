@@ -13,12 +13,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution
 from kernelpro.authors.playbook.cuda.halo_tiles import DEPTH, PLANE_PADDING, SIDE, Convolution, ConvolutionAxis
 from kernelpro.authors.playbook.cuda.matmul import EPILOGUE_UNROLL, MAX_SHARED_BYTES
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
-from kernelpro.authors.playbook.ir.expressions import Expr
+from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
 from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, unflatten_loops, variable
 from kernelpro.authors.playbook.ir.stages import StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
@@ -27,6 +28,8 @@ from kernelpro.authors.playbook.schedule.passes import RowPass
 _BANKS = 32
 _MIN_COLUMNS = 16
 _RESULTS_PER_THREAD = 128
+_FURTHER_COLUMN = LoopVar("further_column", 128)
+"""As for rows: the distance of a result's column from the thread's first one."""
 
 
 def fit_phase_tiles(conv: Convolution, design: StageDesign) -> StageDesign:
@@ -99,6 +102,8 @@ def _row_padding(conv: Convolution) -> int:
 
 class PhasedHaloConvolution(HaloConvolution):
     """The kernel of one transposed convolution with a stride."""
+
+    _constants_of_results = HaloConvolution._constants_of_results | {_FURTHER_COLUMN}
 
     def _fit(self, conv: Convolution, design: StageDesign) -> StageDesign:
         return fit_phase_tiles(conv, design)
@@ -313,7 +318,7 @@ class PhasedHaloConvolution(HaloConvolution):
         phase_y = variable(LoopVar("phase_y", y.phases))
         loop_indices = {
             **self._row_indices(),
-            conv.column: variable(LoopVar("column", self._columns)),
+            conv.column: variable(LoopVar("own_column", self._columns)) + variable(_FURTHER_COLUMN),
             **dict.fromkeys(conv.phases, phase_y),
             **dict.fromkeys(x_loops, phase_x),
         }
@@ -324,22 +329,46 @@ class PhasedHaloConvolution(HaloConvolution):
             vector,
             loop_indices,
             always_in_bounds=f"({self._rows_in_bounds()[0]} && {self._columns} % TILE_N == 0)",
-            in_bounds=f"{self._rows_in_bounds()[1]} && column < {self._columns}",
+            in_bounds=f"{self._rows_in_bounds()[1]} && own_column + further_column < {self._columns}",
             index_lines=[
                 f"[[maybe_unused]] const int phase_x = (c + u) % {packs}, "
                 f"phase_y = (c + u) / {packs} % {y.phases};",
                 f"const int n = (c + u) / {packs * y.phases} % (2 * FRAGMENTS_N);",
                 f"const int i = (c + u) / ({packs * y.phases} * 2 * FRAGMENTS_N);",
                 *self._row_lines("i / 2 * 16 + i % 2 * 8 + lane / 4"),
-                "[[maybe_unused]] const Int column = "
-                "first_column + tile_column + n / 2 * 8 + lane % 4 * 2 + n % 2;",
+                "const Int own_column = first_column + tile_column + lane % 4 * 2;",
+                "const Int further_column = n / 2 * 8 + n % 2;",
             ],
             iterations="ITERATIONS",
             unroll=str(EPILOGUE_UNROLL),
+            constants=self._constants_of_results | phase_y.variables | phase_x.variables - {LoopVar("j", vector)},
         )
+        loop.bind_printer()
+        column_values = self._load_column_values(steps, names)
         body = self._epilogue_loop(loop, guards, names)
         count = f"4 * FRAGMENTS_M * FRAGMENTS_N * {packs * y.phases}"
-        return [f"constexpr int ITERATIONS = {count};", "#pragma unroll", *body]
+        return [*column_values, f"constexpr int ITERATIONS = {count};", "#pragma unroll", *body]
+
+    def _load_column_values(self, steps: list[StoreStep], names: dict[Expr, str]) -> list[str]:
+        """Load what depends only on the column, such as a bias, once for all rows and phases. Adds the names of
+        the values to `names`."""
+        printer, conditions = self._builder.printer, self._builder.load_conditions
+        nodes = nodes_of([step.value for step in steps], "load")
+        loads = [node for node in nodes if node.variables == {self._convolution.column}]
+        lines, body = list[str](), list[str]()
+        for node in sorted(loads, key=lambda node: node.number):
+            if not node.operands and node not in conditions:
+                lines.append(f"{arithmetic_type(node.dtype)} v{node.number}[2 * FRAGMENTS_N];")
+                body.append(f"v{node.number}[n] = {printer.text(node, names)};")
+                names[node] = f"v{node.number}[n]"
+        if not body:
+            return []
+        position = "first_column + tile_column + lane % 4 * 2 + n / 2 * 8 + n % 2"
+        columns = [
+            f"const Int own_column = minimum(Int({position}), Int({self._columns - 1})), further_column = 0;"
+        ]
+        loop = "for (int n = 0; n < 2 * FRAGMENTS_N; ++n) {"
+        return [*lines, "#pragma unroll", loop, *indented([*columns, *body]), "}"]
 
 
 def _weight(name: str, axis: ConvolutionAxis) -> str:

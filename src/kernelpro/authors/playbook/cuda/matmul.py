@@ -334,6 +334,7 @@ class CudaMatmul:
             ],
             iterations="ITERATIONS",
             unroll=str(EPILOGUE_UNROLL),
+            constants=self._constants_of_results,
         )
         body = self._epilogue_loop(loop, list(guards), names)
         return [f"constexpr int ITERATIONS = {height} * {width} / {vector};", "#pragma unroll", *body]
@@ -346,6 +347,9 @@ class CudaMatmul:
             loop.in_bounds = " && ".join([loop.in_bounds, *map(loop.guard_condition, guards)])
         loads = loop.emit_loads(names)
         return loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(names))])
+
+    _constants_of_results: frozenset[LoopVar] = frozenset()
+    """Variables in the indices of results that are constants in unrolled loops."""
 
     def _row_indices(self) -> dict[LoopVar, IndexExpr]:
         """The loops over the rows as functions of what `_row_lines` declares."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles
+from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles, shared_bytes
 from kernelpro.authors.playbook.cuda.halo_tiles import Convolution, convolution_of, fit_halo_tiles
-from kernelpro.authors.playbook.cuda.matmul import fit_tiles, uses_tensor_cores
+from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, fit_tiles, uses_tensor_cores
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.indices import iterations
@@ -32,6 +32,8 @@ _MIN_RESULTS = 32 * 64
 """Elements of the smallest tile."""
 _HALO_POSITIONS, _MIN_HALO_POSITIONS, _HALO_LINE, _HALO_COLUMNS = 256, 64, 64, 128
 """Positions of a tile of a convolution with a halo, of the smallest one, in a line of it, and its columns."""
+_PHASE_POSITIONS, _PHASE_RESULTS = 128, 128
+"""Positions of a tile of a transposed convolution, and results of a position: columns times phases."""
 
 
 def tensor_core_design(stage: Stage) -> StageDesign:
@@ -99,16 +101,29 @@ def halo_design(stage: Stage) -> StageDesign | None:
 
 
 def _phase_design(conv: Convolution) -> StageDesign:
-    """Lines of 16 positions: a warp has several below each other, which share most of what they read."""
-    return StageDesign(
+    """Lines of 16 positions: a warp has several of them below each other, which share most inputs. All weights
+    in shared memory, if they fit, and enough blocks for each multiprocessor."""
+    columns = min(power_of_two(conv.column.extent), max(_PHASE_RESULTS // power_of_two(conv.outputs), 16))
+    positions = _PHASE_POSITIONS
+    results = iterations(conv.outer) * -(-conv.column.extent // columns) * conv.x.positions * conv.y.positions
+    while results < 2 * _SMS * positions and positions > _MIN_HALO_POSITIONS:
+        positions //= 2
+    line = 16 if conv.pitch else positions
+    design = StageDesign(
         order="tiles",
         halo=True,
-        tile_m=16 if conv.pitch else 128,
-        coarsening=8 if conv.pitch else 1,
-        tile_n=32,
+        tile_m=line,
+        coarsening=positions // line,
+        tile_n=columns,
         threads=128,
-        tiles=8,
+        tiles=max(min(power_of_two(results / positions / (8 * _SMS) + 1) // 2, 16), 1),
     )
+    design = fit_phase_tiles(conv, design)
+    if 2 * shared_bytes(conv, design) <= MAX_SHARED_BYTES or positions < _PHASE_POSITIONS:
+        return design
+    # One block with twice the tile instead of two.
+    grows = "coarsening" if conv.pitch else "tile_m"
+    return replace(design, threads=256, **{grows: 2 * getattr(design, grows)})
 
 
 def multiply_add_design(stage: Stage) -> StageDesign:

@@ -44,12 +44,23 @@ class CudaPrinter(CppPrinter):
         self._fast_functions = {"library": {}, "fast": _FAST, "approximate": _FAST | _APPROXIMATE}[math_mode]
         self.loop_indices: Mapping[LoopVar, IndexExpr] = {}
         """The thread's index along each loop."""
+        self.constants: frozenset[LoopVar] = frozenset()
+        """Variables of `loop_indices` that are constants after unrolling. They come last in the text of an
+        index, so that they become a constant offset from a common address."""
         self.row_suffix = ""
         """Appended to the names of per-row values."""
 
     def index(self, index: IndexExpr, names: Names | None = None) -> str:
         """The text of an index, with the thread's indices in place of loop variables."""
-        return super().index(self.resolve(index), names)
+        return self.resolved(self.resolve(index), names)
+
+    def resolved(self, index: IndexExpr, names: Names | None = None) -> str:
+        """The text of an index in the thread's variables."""
+        last = IndexExpr(tuple(term for term in index.terms if term[0] in self.constants))
+        first = index - last
+        if not last.terms or not first.terms:
+            return super().index(index, names)
+        return f"{super().index(first, names)} + ({super().index(last)})"
 
     def resolve(self, index: IndexExpr) -> IndexExpr:
         """The index with the thread's indices in place of loop variables."""

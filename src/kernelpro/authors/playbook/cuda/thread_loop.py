@@ -61,6 +61,8 @@ class ThreadLoop:
     """Iterations whose loads are issued together; equal to `iterations` if registers cache the row."""
     row_suffix: str = ""
     """Appended to the names of per-row values: `[j]` where a pack spans several rows."""
+    constants: frozenset[LoopVar] = frozenset()
+    """Variables of `loop_indices` that are constants after unrolling."""
     cached: Mapping[Expr, str] = field(default_factory=dict)
     """Values that later passes reuse, each with the text of its storage."""
 
@@ -98,6 +100,7 @@ class ThreadLoop:
     def bind_printer(self) -> None:
         """Make the printer express loop variables by the indices of this loop."""
         self.printer.loop_indices, self.printer.row_suffix = self.loop_indices, self.row_suffix
+        self.printer.constants = self.constants
 
     def outer_loop(self, body: list[str]) -> list[str]:
         """`body` for every group of `unroll` iterations; `c` is the first iteration of the group."""
@@ -183,7 +186,7 @@ class ThreadLoop:
     def address(self, tensor: str, index: IndexExpr, names: Names) -> str:
         """The address of the pack's first element."""
         base = self.printer.resolve(index) - variable(self._j)
-        return f"{self.printer.pointer(tensor)} + {super(CudaPrinter, self.printer).index(base, names)}"
+        return f"{self.printer.pointer(tensor)} + {self.printer.resolved(base, names)}"
 
     def _vector_load(self, target: str, node: Expr, names: Names) -> str:
         """A vectorized load; predicated if a mask discards whole packs."""
@@ -195,7 +198,7 @@ class ThreadLoop:
             for part in self.builder.load_conditions.get(node, ())
         ]
         conditions = sorted(
-            f"{super(CudaPrinter, self.printer).index(bound)} >= 0" for bound in bounds if bound is not None
+            f"{self.printer.resolved(bound)} >= 0" for bound in bounds if bound is not None
         )
         predicate = f"if ({' && '.join(conditions)}) " if conditions else ""
         return f"{predicate}load_vector({target}, {self.address(tensor, index, names)});"
