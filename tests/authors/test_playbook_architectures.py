@@ -29,6 +29,9 @@ TASKS: dict[str, Task] = {
         "torch.randn(2, 16, 34, 34)",
         "self.m = nn.ConvTranspose2d(16, 32, 3); self.n = nn.GroupNorm(4, 32)",
     ),
+    "transposed convolution": make_task(
+        "F.relu(self.m(a))", "torch.randn(2, 16, 34, 36)", "self.m = nn.ConvTranspose2d(16, 32, 3, stride=2)"
+    ),
     **FAMILIES,
 }
 

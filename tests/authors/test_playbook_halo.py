@@ -12,8 +12,8 @@ from playbook_harness import KernelChecker, make_task, operator_graph_of
 
 from kernelpro import runtime
 from kernelpro.authors.playbook.cuda.backend import BACKEND
-from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles
 from kernelpro.authors.playbook.cuda.halo_tiles import convolution_of, fit_halo_tiles
+from kernelpro.authors.playbook.cuda.phase_tiles import fit_phase_tiles
 from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, parse_design
 from kernelpro.lab.languages.native import LaunchError
@@ -153,6 +153,36 @@ def test_tiles_with_a_halo_are_correct_on_a_gpu(name: str, tmp_path: Path) -> No
         assert max(checker.errors(design)) <= _MAX_ERROR, design.to_comment()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PHASED)
+def test_phases_are_correct_on_a_gpu(name: str, tmp_path: Path) -> None:
+    checker = HaloChecker(PHASED[name], tmp_path, "cuda")
+    for design in (checker.small_tiles(), checker.small_tiles(tiles=3), *checker.designs()):
+        assert max(checker.errors(design)) <= _MAX_ERROR, design.to_comment()
+
+
+@pytest.mark.parametrize("name", ["stride 2", *(pytest.param(n, marks=pytest.mark.long) for n in PHASED)])
+def test_the_first_design_has_phases(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = HaloChecker(PHASED[name], tmp_path)
+    source = BACKEND.write(checker.program, checker.designs()[0])
+    assert "KEEPS_WEIGHTS" in source
+    with guarded(monkeypatch):
+        assert max(checker.source_errors(source)) <= _MAX_ERROR
+
+
+@pytest.mark.parametrize("name", ["odd sizes", pytest.param("three dimensions", marks=pytest.mark.long)])
+def test_phases_without_a_halo_are_correct(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other designs, which take part in no race: they compute phases of each tap that have no weight."""
+    checker = HaloChecker(PHASED[name], tmp_path)
+    first, *others = BACKEND.seeds(checker.program)
+    assert not first.is_last_resort and others and all(seed.is_last_resort for seed in others)
+    with guarded(monkeypatch):
+        for seed in others:
+            assert max(checker.errors(seed.design)) <= _MAX_ERROR, seed.design.to_comment()
+
+
 def test_it_is_a_move_from_another_design_and_gives_way_after_a_failure(tmp_path: Path) -> None:
     checker = HaloChecker(CASES["an epilogue"][0], tmp_path)
     (move,) = (move for move in BACKEND.moves if move.name == "halo in shared memory")
@@ -183,6 +213,46 @@ def test_defects_are_detected(
     assert right in source
     with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
         assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("odd sizes", "(2 * further_x + phase_x) < 39", "(2 * further_x + phase_x) < 40"),
+        ("odd sizes", "py + 2 - 2 * ty", "py + 1 - 2 * ty"),
+        ("odd sizes", "step % PIPELINE_STAGES * IMAGE + place", "chunk % PIPELINE_STAGES * IMAGE + place"),
+        ("stride 2", "phase_x + j]", "phase_x]"),
+        ("stride 2", "if (next < steps)", "if (next < CHUNKS)"),
+    ],
+)
+def test_defects_of_phases_are_detected(
+    name: str, right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store beyond the result, a wrong weight, a wrong buffer, phases that are alike, a tile that is not
+    copied."""
+    checker = HaloChecker(PHASED[name], tmp_path)
+    source = BACKEND.write(checker.program, checker.small_tiles(tiles=3))
+    assert right in source
+    with pytest.raises((AssertionError, LaunchError)), guarded(monkeypatch):
+        assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        ("ConvTranspose2d(8, 32, 3, stride=2)", True),
+        ("ConvTranspose2d(3, 32, 3, stride=2)", False),  # most of the 8 channels would be zero
+        ("ConvTranspose2d(8, 32, 2, stride=2)", False),  # one tap
+        ("ConvTranspose2d(8, 32, 3, stride=2, groups=2)", False),
+        ("ConvTranspose2d(8, 32, 3, stride=2, dilation=2)", False),
+        ("ConvTranspose2d(8, 32, 3)", False),  # no phases
+    ],
+)
+def test_which_transposed_convolutions_have_phases(layer: str, expected: bool) -> None:
+    channels = layer.split("(")[1].split(",")[0]
+    programs = programs_of(operator_graph_of(convolution(layer, f"1, {channels}, 10, 20")), "cuda")
+    stages = programs["joint_phases"].stages if "joint_phases" in programs else ()
+    assert any(convolution_of(stage, "tf32") for stage in stages) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,94 +10,28 @@ several, the weights of all channels stay in shared memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
-
 from kernelpro.authors.playbook.cpp.syntax import arithmetic_type
 from kernelpro.authors.playbook.cuda.halo_convolution import HaloConvolution
-from kernelpro.authors.playbook.cuda.halo_tiles import DEPTH, PLANE_PADDING, SIDE, Convolution, ConvolutionAxis
-from kernelpro.authors.playbook.cuda.matmul import EPILOGUE_UNROLL, MAX_SHARED_BYTES
+from kernelpro.authors.playbook.cuda.halo_tiles import DEPTH, Convolution, ConvolutionAxis
+from kernelpro.authors.playbook.cuda.matmul import EPILOGUE_UNROLL
+from kernelpro.authors.playbook.cuda.phase_tiles import (
+    BANKS,
+    chunks,
+    column_stride,
+    fit_phase_tiles,
+    row_padding,
+    weight_vector,
+)
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.cuda.thread_loop import ThreadLoop
 from kernelpro.authors.playbook.ir.expressions import Expr, nodes_of
-from kernelpro.authors.playbook.ir.indices import LoopVar, iterations, unflatten_loops, variable
+from kernelpro.authors.playbook.ir.indices import LoopVar, variable
 from kernelpro.authors.playbook.ir.stages import StoreStep
 from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.passes import RowPass
 
-_BANKS = 32
-_MIN_COLUMNS = 16
-_RESULTS_PER_THREAD = 128
 _FURTHER_COLUMN = LoopVar("further_column", 128)
 """As for rows: the distance of a result's column from the thread's first one."""
-
-
-def fit_phase_tiles(conv: Convolution, design: StageDesign) -> StageDesign:
-    """The design with tiles that are no larger than the result, threads that suit them, and as many pipeline
-    stages as shared memory holds. Several tiles for a block only if all weights fit too."""
-    tile_m = max(min(design.tile_m, power_of_two(conv.x.positions), 256), SIDE)
-    lines = max(min(design.coarsening, power_of_two(conv.y.positions), 16), 1)
-    tile_n = max(min(design.tile_n, power_of_two(conv.column.extent), 128), _MIN_COLUMNS)
-    while tile_m * lines < 64:
-        tile_m *= 2
-    while True:
-        results = tile_m * lines * tile_n * conv.outputs
-        most = min(results // 32, 2 * tile_m * lines, 512)
-        least = power_of_two(results / _RESULTS_PER_THREAD)
-        threads = min(max(design.threads, least, 64), most)
-        stages = max(min(design.pipeline_stages, 3), 2)
-        fitted = replace(
-            design, tile_m=tile_m, coarsening=lines, tile_n=tile_n, threads=threads, pipeline_stages=stages
-        )
-        fits = shared_bytes(conv, replace(fitted, tiles=1)) <= MAX_SHARED_BYTES and least <= most
-        if fits or (tile_n == _MIN_COLUMNS and tile_m * lines <= 64):
-            break
-        if tile_n > _MIN_COLUMNS:
-            tile_n //= 2
-        elif lines > 1:
-            lines //= 2
-        else:
-            tile_m //= 2
-    if shared_bytes(conv, fitted) > MAX_SHARED_BYTES:
-        fitted = replace(fitted, tiles=1)
-    return replace(fitted, tile_k=DEPTH, split=1)
-
-
-def shared_bytes(conv: Convolution, design: StageDesign) -> int:
-    """Shared memory of a block, at most."""
-    lines, width = conv.halo
-    plane = (design.coarsening * conv.y.stride + lines) * (design.tile_m * conv.x.stride + width)
-    slots = design.pipeline_stages if design.tiles == 1 else _chunks(conv)
-    row = -(-design.tile_n * _column_stride(conv) // _BANKS) * _BANKS + _row_padding(conv)
-    return 4 * DEPTH * (design.pipeline_stages * (plane + PLANE_PADDING) + slots * row)
-
-
-def _chunks(conv: Convolution) -> int:
-    """How often DEPTH channels are copied for a tile."""
-    return -(-iterations(conv.channels) // DEPTH)
-
-
-def _column_stride(conv: Convolution) -> int:
-    """Elements from one column's weights to the next in shared memory. An odd number, or an odd number of
-    packs, spreads them over the banks."""
-    return conv.weights_per_channel + (4 if conv.weights_per_channel % 8 == 0 else 0)
-
-
-def _weight_vector(conv: Convolution) -> int:
-    """Weights of a line of the kernel that a thread reads from shared memory at a time."""
-    return 4 if conv.x.weights % 4 == 0 else 2 if conv.x.weights == 2 else 1
-
-
-def _row_padding(conv: Convolution) -> int:
-    """The bank in which the weights of the second channel begin, with the fewest conflicts."""
-    vector, stride = _weight_vector(conv), _column_stride(conv)
-
-    def conflicts(padding: int) -> int:
-        reads = product(range(8 // vector), range(4), range(vector))  # columns, channels, elements
-        banks = [(column * stride + channel * padding + element) % _BANKS for column, channel, element in reads]
-        return max(banks.count(bank) for bank in banks)
-
-    return min(range(0, _BANKS, 4), key=conflicts)
 
 
 class PhasedHaloConvolution(HaloConvolution):
@@ -116,10 +50,10 @@ class PhasedHaloConvolution(HaloConvolution):
     def _shared_bytes(self) -> str:
         number, conv = self._number, self._convolution
         stages, several = f"PIPELINE_STAGES{number}", f"(TILES{number} > 1)"
-        slots = f"({several} * {_chunks(conv)} + (1 - {several}) * {stages})"
-        row = f"((TILE_N{number} * {_column_stride(conv)} + {_BANKS - 1}) / {_BANKS} * {_BANKS}"
+        slots = f"({several} * {chunks(conv)} + (1 - {several}) * {stages})"
+        row = f"((TILE_N{number} * {column_stride(conv)} + {BANKS - 1}) / {BANKS} * {BANKS}"
         return (
-            f"{4 * DEPTH} * ({stages} * {conv.plane_text(number)} + {slots} * {row} + {_row_padding(conv)}))"
+            f"{4 * DEPTH} * ({stages} * {conv.plane_text(number)} + {slots} * {row} + {row_padding(conv)}))"
         )
 
     def _grid(self) -> str:
@@ -154,7 +88,7 @@ class PhasedHaloConvolution(HaloConvolution):
 
     def _constants(self) -> list[str]:
         conv = self._convolution
-        row = f"(TILE_N * {_column_stride(conv)} + {_BANKS - 1}) / {_BANKS} * {_BANKS} + {_row_padding(conv)}"
+        row = f"(TILE_N * {column_stride(conv)} + {BANKS - 1}) / {BANKS} * {BANKS} + {row_padding(conv)}"
         return [f"constexpr int ROW = {row};  // of a channel's weights", *super()._constants()]
 
     # --- copies -----------------------------------------------------------------------------------
@@ -173,7 +107,7 @@ class PhasedHaloConvolution(HaloConvolution):
         """Weights of neighbouring columns are contiguous. They are copied in packs of 4, if these are aligned
         and belong to one column, or if columns follow each other in shared memory, too."""
         conv, printer = self._convolution, self._builder.printer
-        count, stride, channels = conv.weights_per_channel, _column_stride(conv), self._channel.extent
+        count, stride, channels = conv.weights_per_channel, column_stride(conv), self._channel.extent
         self._bind_printer()
         index = printer.resolve(conv.weight_base)
         side = LoopVar("side", self._columns)
@@ -188,7 +122,7 @@ class PhasedHaloConvolution(HaloConvolution):
         limit = f"pack % PER_CHANNEL * 4 < ({self._columns} - first_column) * {count}" if is_joint else ""
         exists.append(f"({self._columns} % TILE_N == 0 || {limit or f'side < {self._columns}'})")
         return [
-            f"float* const weights = weight_tiles + (KEEPS_WEIGHTS ? chunk : slot) * WEIGHTS;",
+            "float* const weights = weight_tiles + (KEEPS_WEIGHTS ? chunk : slot) * WEIGHTS;",
             f"constexpr int PER_COLUMN = {per_column}, PER_CHANNEL = TILE_N * {count} / {vector};",
             f"for (int pack = threadIdx.x; pack < {DEPTH} * PER_CHANNEL; pack += THREADS) {{",
             "    const int k = pack / PER_CHANNEL, n = pack % PER_CHANNEL / PER_COLUMN;",
@@ -204,7 +138,7 @@ class PhasedHaloConvolution(HaloConvolution):
     # --- the product ------------------------------------------------------------------------------
 
     def _main_loop_of_tiles(self, epilogue: list[str]) -> list[str]:
-        x, y = self._convolution.x, self._convolution.y
+        conv, x, y = self._convolution, self._convolution.x, self._convolution.y
         body = [
             "const int step = first_step + chunk, next = step + PIPELINE_STAGES - 1;",
             "async_wait<PIPELINE_STAGES - 2>();",
@@ -222,15 +156,15 @@ class PhasedHaloConvolution(HaloConvolution):
             "const int tile_row = warp / WARPS_N * FRAGMENTS_M * 16;",
             "const int tile_column = warp % WARPS_N * FRAGMENTS_N * 8;",
             "// of the first element of a thread's fragments in the tile of the input, and of its weights",
-            f"const int place = {position} + lane / 4 * {x.stride} + lane % 4 * PLANE + {self._convolution.lead};",
-            f"const int weight = lane % 4 * ROW + (tile_column + lane / 4) * {_column_stride(self._convolution)};",
+            f"const int place = {position} + lane / 4 * {x.stride} + lane % 4 * PLANE + {conv.lead};",
+            f"const int weight = lane % 4 * ROW + (tile_column + lane / 4) * {column_stride(conv)};",
             "for (int step = 0; step < PIPELINE_STAGES - 1; ++step) {",
             "    if (step < steps) load_tiles(step);",
             "    async_commit();",
             "}",
             "#pragma unroll 1",
             "for (int first_step = 0; first_step < steps; first_step += CHUNKS) {",
-            f"    float acc[FRAGMENTS_M][FRAGMENTS_N][{self._convolution.outputs}][4] = {{}};",
+            f"    float acc[FRAGMENTS_M][FRAGMENTS_N][{conv.outputs}][4] = {{}};",
             "#pragma unroll 1",
             "    for (int chunk = 0; chunk < CHUNKS; ++chunk) {",
             *indented(indented(body)),
@@ -243,7 +177,7 @@ class PhasedHaloConvolution(HaloConvolution):
     def _multiply(self) -> list[str]:
         """All loops are unrolled, so that pairs of a tap and a phase without a weight cost nothing."""
         conv, x, y = self._convolution, self._convolution.x, self._convolution.y
-        stride, vector = _column_stride(conv), _weight_vector(conv)
+        stride, vector = column_stride(conv), weight_vector(conv)
         line = f"(i * 16 % TILE_M) * {x.stride} + i * 16 / TILE_M * {y.stride} * WIDTH"
         tap = f"ty * {y.dilation} * WIDTH + tx * {x.dilation}"
         first = f"weights + n * {8 * stride} + q * 4 * ROW + ky * {x.weights}"
@@ -314,7 +248,8 @@ class PhasedHaloConvolution(HaloConvolution):
         x_loops = conv.phases[-1:] if x.phases > 1 else ()
         beyond = any(guard.index.variables & set(x_loops) for guard in guards)
         vector = x.phases if x.phases in (2, 4) and not beyond else 1
-        phase_x = variable(LoopVar("phase_x", x.phases // vector)) * vector + variable(LoopVar("j", vector))
+        number_x = variable(LoopVar("phase_x", x.phases // vector))
+        phase_x = number_x * vector + variable(LoopVar("j", vector))
         phase_y = variable(LoopVar("phase_y", y.phases))
         loop_indices = {
             **self._row_indices(),
@@ -341,7 +276,7 @@ class PhasedHaloConvolution(HaloConvolution):
             ],
             iterations="ITERATIONS",
             unroll=str(EPILOGUE_UNROLL),
-            constants=self._constants_of_results | phase_y.variables | phase_x.variables - {LoopVar("j", vector)},
+            constants=self._constants_of_results | {*phase_y.variables, *number_x.variables},
         )
         loop.bind_printer()
         column_values = self._load_column_values(steps, names)
@@ -350,8 +285,8 @@ class PhasedHaloConvolution(HaloConvolution):
         return [*column_values, f"constexpr int ITERATIONS = {count};", "#pragma unroll", *body]
 
     def _load_column_values(self, steps: list[StoreStep], names: dict[Expr, str]) -> list[str]:
-        """Load what depends only on the column, such as a bias, once for all rows and phases. Adds the names of
-        the values to `names`."""
+        """Load what depends only on the column, such as a bias, once for all rows and phases. Adds the names
+        of the values to `names`."""
         printer, conditions = self._builder.printer, self._builder.load_conditions
         nodes = nodes_of([step.value for step in steps], "load")
         loads = [node for node in nodes if node.variables == {self._convolution.column}]

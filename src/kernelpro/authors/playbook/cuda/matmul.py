@@ -96,7 +96,14 @@ class CudaMatmul:
             builder, "left", match.left, "TILE_M", "first_row", match.rows, *shared, match.guards
         )
         self._right = MatmulOperand(
-            builder, "right", match.right, "TILE_N", "first_column", match.columns, *shared, match.right_guards
+            builder,
+            "right",
+            match.right,
+            "TILE_N",
+            "first_column",
+            match.columns,
+            *shared,
+            match.right_guards,
         )
 
     def write(self) -> Stage | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelpro.authors.playbook.cuda.halo_phases import fit_phase_tiles, shared_bytes
 from kernelpro.authors.playbook.cuda.halo_tiles import Convolution, convolution_of, fit_halo_tiles
 from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, fit_tiles, uses_tensor_cores
+from kernelpro.authors.playbook.cuda.phase_tiles import fit_phase_tiles, shared_bytes
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import fit_warpgroup_tiles, fits_warpgroups
 from kernelpro.authors.playbook.ir.expressions import itemsize
 from kernelpro.authors.playbook.ir.indices import iterations
@@ -101,8 +101,8 @@ def halo_design(stage: Stage) -> StageDesign | None:
 
 
 def _phase_design(conv: Convolution) -> StageDesign:
-    """Lines of 16 positions: a warp has several of them below each other, which share most inputs. All weights
-    in shared memory, if they fit, and enough blocks for each multiprocessor."""
+    """Lines of 16 positions: a warp has several of them below each other, which share most inputs. All
+    weights in shared memory, if they fit, and enough blocks for each multiprocessor."""
     columns = min(power_of_two(conv.column.extent), max(_PHASE_RESULTS // power_of_two(conv.outputs), 16))
     positions = _PHASE_POSITIONS
     results = iterations(conv.outer) * -(-conv.column.extent // columns) * conv.x.positions * conv.y.positions

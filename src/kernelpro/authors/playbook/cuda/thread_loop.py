@@ -197,9 +197,7 @@ class ThreadLoop:
             maximum_over(self.printer.resolve(part), self._j, *ends)
             for part in self.builder.load_conditions.get(node, ())
         ]
-        conditions = sorted(
-            f"{self.printer.resolved(bound)} >= 0" for bound in bounds if bound is not None
-        )
+        conditions = sorted(f"{self.printer.resolved(bound)} >= 0" for bound in bounds if bound is not None)
         predicate = f"if ({' && '.join(conditions)}) " if conditions else ""
         return f"{predicate}load_vector({target}, {self.address(tensor, index, names)});"
 

@@ -1,8 +1,8 @@
 """Transposed convolutions with a stride, whose outputs have phases.
 
-`phased_convolution`, for CPUs: one loop nest for each phase of the output. Groups have a loop of their own.
-`joint_phases`, for GPUs: all phases of a position belong to one product, whose columns are output channels and
-phases, because they read the same inputs.
+- `phased_convolution`, for CPUs: one loop nest for each phase of the output. Groups have a loop of their own.
+- `joint_phases`, for GPUs: one product for all phases of a position, which read the same inputs. Its columns
+  are output channels and phases.
 
 Along one dimension with stride s, padding p and dilation d, output s q + r (phase r) is the sum over the
 kernel elements k for which r + p - k d is a multiple of s, times input q + (r + p - k d) / s. With g = gcd(s,
