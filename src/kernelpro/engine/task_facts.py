@@ -15,7 +15,6 @@ from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BaselineSeed, Job, NotScorable, ProbeData, RunConfig, StudyData, TaskFacts
 
-
 _ALMOST = 1.03
 """Baselines within this multiple of the fastest one's time are almost as fast."""
 
@@ -75,7 +74,7 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
 
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
-    """The seeds from torch.compile and from the fastest baselines that have one, without duplicates. So no run
+    """The seeds from torch.compile and from the fastest baseline that has one, without duplicates. So no run
     ends with a kernel slower than the fastest baseline. Baselines that are almost as fast count as well,
     because which one is the fastest changes from one measurement to the next.
 

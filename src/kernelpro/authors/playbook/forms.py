@@ -18,6 +18,7 @@ from math import prod
 
 from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.algebra.simplify import simplify
+from kernelpro.authors.playbook.fusion.formulas import use_cheaper_formulas
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.graph.library import LibraryForm
 from kernelpro.authors.playbook.ir.stages import Program
@@ -68,6 +69,8 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
         raise NoProposal(
             "; ".join(reasons) or "torch's library calls leave nothing for the playbook to write"
         )
+    if target == "cuda":
+        programs = {name: use_cheaper_formulas(program) for name, program in programs.items()}
     return _with_channel_rows_in_place(programs)
 
 
