@@ -112,7 +112,7 @@ class CandidateLoader:
         window = region.raw[: min(region.nbytes, _MAX_STAGED_BYTES)]
         inputs = window.clone()
         try:
-            for pieces in _pieces({name: state[name] for name in names}, len(window)):
+            for pieces in pieces_of({name: state[name] for name in names}, len(window)):
                 for piece in pieces:
                     window[piece.slot.offset :][: piece.values.nbytes] = piece.values.view(torch.uint8)
                 torch.cuda.synchronize()
@@ -149,7 +149,7 @@ class CandidateLoader:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """Some consecutive elements of a parameter."""
 
     name: str
@@ -160,12 +160,13 @@ class _Piece:
     """Where they lie in the region."""
 
     def to_json(self) -> dict[str, Any]:
+        """The piece without its values."""
         return {"name": self.name, "first": self.first, "slot": self.slot.to_json()}
 
 
-def _pieces(state: State, size: int) -> Iterator[list[_Piece]]:
+def pieces_of(state: State, size: int) -> Iterator[list[Piece]]:
     """The elements of a state in pieces, as many at a time as fit into `size` bytes."""
-    pieces, used = list[_Piece](), 0
+    pieces, used = list[Piece](), 0
     for name, tensor in state.items():
         values, first = tensor.contiguous().view(-1), 0
         while first < len(values):
@@ -174,7 +175,7 @@ def _pieces(state: State, size: int) -> Iterator[list[_Piece]]:
                 pieces, used = [], 0
             count = min(len(values) - first, (size - used) // tensor.itemsize)
             slot = Slot(used, (count,), (1,), dtype_name(tensor.dtype))
-            pieces.append(_Piece(name, first, values[first : first + count], slot))
+            pieces.append(Piece(name, first, values[first : first + count], slot))
             used += -(-count * tensor.itemsize // _ALIGN) * _ALIGN
             first += count
     if pieces:
