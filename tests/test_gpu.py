@@ -56,6 +56,34 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+LINEAR = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(1024, 40000), torch.nn.Linear(40000, 64)
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+def get_inputs():
+    return [torch.randn(512, 1024)]
+def get_init_inputs():
+    return []
+"""
+# its parameters have no values of their own, and one lies in memory in another order
+OWN_MEMORY = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Module(), torch.nn.Module()
+        self.first.weight = torch.nn.Parameter(torch.empty(40000, 1024))
+        self.first.bias = torch.nn.Parameter(torch.empty(40000))
+        self.second.weight = torch.nn.Parameter(torch.empty(40000, 64).t())
+        self.second.bias = torch.nn.Parameter(torch.empty(64))
+    def forward(self, x):
+        hidden = torch.relu(torch.nn.functional.linear(x, self.first.weight, self.first.bias))
+        return torch.nn.functional.linear(hidden, self.second.weight, self.second.bias)
+"""
 HONEST = "if (i < n) y[i] = tanhf(2 * x[i] + 1);"
 
 
@@ -107,3 +135,10 @@ def test_the_oracle_is_the_same_with_and_without_cudnn(monkeypatch: pytest.Monke
     answers = [made.compute(*made.inputs(1))[0] for _ in range(6)]
     assert all(len(took) >= 2 for took in made._float64_seconds.values()), "each way was tried"
     assert all((answer - answers[0]).norm() < 1e-12 * answers[0].norm() for answer in answers)
+
+
+def test_parameters_arrive_in_pieces(quick_judge: QuickJudge) -> None:
+    """160 MB reach the processes of the timed and of the guarded calls through inputs of 2 MB."""
+    verdict = quick_judge.judge(Task(LINEAR), Candidate(OWN_MEMORY), "cuda")
+    assert verdict.status is Status.PASSED, verdict.reason
+    assert not [note for note in verdict.notes if "out of bounds" in note or "parameters" in note]

@@ -40,16 +40,27 @@ def test_a_source_without_a_model_has_no_graph() -> None:
     assert in_cuda_graph("x = 1") is None
 
 
-def test_long_programs_are_also_launched_as_a_graph() -> None:
-    """Many products: each is a launch of its own. The first draft of each form and language has no graph."""
-    layers = "; ".join(f"a = torch.tanh(a @ b + {i})" for i in range(MIN_OPERATORS))
-    for forward, expected in ((f"{layers}; return a", True), ("torch.tanh(a @ b)", False)):
-        task = make_task(forward, "torch.randn(32, 32), torch.randn(32, 32)")
-        graph = operator_graph_of(task)
-        drafts = Playbook().seed_drafts(Assignment(0, "seed", task, "cuda", "tf32", 0.0, {}, graph=graph))
-        graphed = [draft for draft in drafts if parse_design(draft.source).graph]
-        assert bool(graphed) is expected and drafts[0] not in graphed
-        assert all("torch.cuda.CUDAGraph()" in draft.source for draft in graphed)
+@pytest.mark.parametrize(
+    ("layers", "size", "expected"),
+    [
+        (1, 32, "none"),
+        (MIN_OPERATORS, 32, "all"),
+        (MIN_OPERATORS, 1400, "first"),
+        (MIN_OPERATORS, 4096, "none"),
+    ],
+)
+def test_programs_are_launched_as_graphs_where_launches_take_long(
+    layers: int, size: int, expected: str
+) -> None:
+    """Products: each is a launch of its own. Their time grows with their size."""
+    forward = "; ".join(f"a = torch.tanh(a @ b + {i})" for i in range(layers))
+    task = make_task(f"{forward}; return a", f"torch.zeros({size}, {size}), torch.zeros({size}, {size})")
+    assignment = Assignment(0, "seed", task, "cuda", "tf32", 0.0, {}, graph=operator_graph_of(task))
+    drafts = Playbook().trusted_designs(assignment)
+    graphed = [draft for draft in drafts if parse_design(draft.source).graph]
+    assert all("torch.cuda.CUDAGraph()" in draft.source for draft in graphed)
+    found = "none" if not graphed else "all" if len(graphed) == len(drafts) else "first"
+    assert found == expected and (found != "first" or drafts[0] not in graphed)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 from cuda_on_cpu import compiler, fenced, guarded
-from playbook_harness import MATH_TASKS, KernelChecker, make_task, math_task, program_of
+from playbook_harness import (
+    MATH_TASKS,
+    KernelChecker,
+    make_task,
+    math_task,
+    operator_graph_of,
+    program_of,
+)
 from test_playbook_families import FAMILIES
 
 from kernelpro import runtime
@@ -18,6 +25,7 @@ from kernelpro.authors.author import NoProposal
 from kernelpro.authors.playbook.cuda.backend import BACKEND
 from kernelpro.authors.playbook.cuda.moves import MOVES
 from kernelpro.authors.playbook.cuda.sliding_windows import find_overlap
+from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.schedule.design import Design, StageDesign, parse_design
 from kernelpro.diagnose.diagnostics import registry
 from kernelpro.lab.languages.cuda import nvcc
@@ -391,6 +399,19 @@ def test_defects_of_matrix_products_are_detected(
         assert max(checker.source_errors(source.replace(right, wrong))) <= _MAX_ERROR
 
 
+def test_mish_is_one_exponential_and_one_quotient(
+    tmp_path: Path, on_cpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = "torch.cat([torch.randn(60) * 4, torch.linspace(-100, 100, 200), torch.tensor([math.nan])])"
+    task = make_task("return F.mish(a), a * torch.tanh(F.softplus(a)), F.softplus(a)", values)
+    program = programs_of(operator_graph_of(task), "cuda")["own"]
+    checker = KernelChecker(task, tmp_path, BACKEND, program=program)
+    source = BACKEND.write(program, checker.designs()[0])
+    assert "tanhf(" not in source and source.count("expf(") == source.count("log1pf(") == 1
+    with guarded(monkeypatch):
+        assert max(checker.source_errors(source)) <= 2
+
+
 def test_design_sets_the_precision_of_matrix_products() -> None:
     program = program_of(make_task("a @ b", "torch.randn(64, 64), torch.randn(64, 64)"))
     designs = [seed.design for seed in BACKEND.seeds(program)]
@@ -523,7 +544,8 @@ def test_designs_round_trip_and_every_move_applies() -> None:
     ("forward", "offered"),
     [
         ("F.gelu(a)", {"approximate"}),
-        ("a.tanh()", set()),
+        ("a.tanh()", {"fast"}),
+        ("a.erf()", set()),
         ("F.silu(a)", {"fast"}),
         ("5 * (a / 5).tanh() + a.exp()", {"approximate", "fast"}),
     ],

@@ -143,3 +143,4 @@ def test_more_designs_race_if_some_are_cuda_graphs() -> None:
     plain, graph = Draft("x = 1"), Draft("g = torch.cuda.CUDAGraph()")
     assert len(first_designs([plain] * 20)) == 8
     assert len(first_designs([plain] * 10 + [graph] * 10)) == 12
+    assert len(first_designs([graph] * 20)) == 8

@@ -35,8 +35,9 @@ _MAX_DESIGNS = 8
 """Maximum number of the author's designs in a race. The author lists one design of each form and language
 first. On an H200, none of 11 problems had its fastest design after the eighth. A design takes 0.1 to 0.5
 s."""
-_MAX_DESIGNS_OF_NETWORKS = 12
-"""The same if some designs are CUDA graphs, which the author lists after the first designs of all forms."""
+_MAX_DESIGNS_WITH_GRAPHS = 12
+"""The same if only some designs are CUDA graphs, which the author lists after the first designs of all
+forms."""
 _MAX_RATIO = 1.1
 """Designs that take more than this multiple of the fastest design's time are not judged."""
 
@@ -71,8 +72,9 @@ async def race_designs(
 
 def first_designs(designs: Sequence[Draft]) -> Sequence[Draft]:
     """The author's designs that take part in the race."""
-    first = designs[:_MAX_DESIGNS_OF_NETWORKS]
-    return first if any("CUDAGraph()" in draft.source for draft in first) else first[:_MAX_DESIGNS]
+    first = designs[:_MAX_DESIGNS_WITH_GRAPHS]
+    kinds = {"CUDAGraph()" in draft.source for draft in first}
+    return first if len(kinds) == 2 else first[:_MAX_DESIGNS]
 
 
 def designs_ahead(author: Author, config: RunConfig, study: StudyData) -> tuple[Candidate, ...]:

@@ -15,6 +15,9 @@ from kernelpro.engine.profiling import SubmitJob
 from kernelpro.engine.store import RunStore
 from kernelpro.records import BaselineSeed, Job, NotScorable, ProbeData, RunConfig, StudyData, TaskFacts
 
+_ALMOST = 1.03
+"""Baselines within this multiple of the fastest one's time are almost as fast."""
+
 
 async def measure_task(store: RunStore, config: RunConfig, submit: SubmitJob) -> TaskFacts:
     """The stored facts; if there are none, run a probe and a study and store their results. Raises
@@ -72,17 +75,19 @@ async def _study(config: RunConfig, submit: SubmitJob) -> StudyData:
 
 def _first_seeds(seeds: Iterable[BaselineSeed], baselines: dict[str, float]) -> tuple[BaselineSeed, ...]:
     """The seeds from torch.compile and from the fastest baseline that has one, without duplicates. So no run
-    ends with a kernel slower than the fastest baseline.
+    ends with a kernel slower than the fastest baseline. Baselines that are almost as fast count as well,
+    because which one is the fastest changes from one measurement to the next.
 
     A compiled baseline has none if the compiler does not trace the whole model, such as a recurrent network.
     Its time is then that of PyTorch's own code.
     """
     available = list(seeds)
     timed = [seed.baseline for seed in available if seed.baseline in baselines]
-    fastest = min(timed, key=lambda name: baselines[name], default="compile")
+    limit = _ALMOST * min((baselines[name] for name in timed), default=0.0)
+    chosen = {"compile", *(name for name in timed if baselines[name] <= limit)}
     unique: dict[str, BaselineSeed] = {}
     for seed in available:
-        if seed.baseline in ("compile", fastest):
+        if seed.baseline in chosen:
             unique.setdefault(seed.source, seed)
     return tuple(unique.values())
 

@@ -28,7 +28,6 @@ from kernelpro.authors.author import (
     NoProposal,
     source_fingerprint,
 )
-from kernelpro.authors.cuda_graph import MIN_OPERATORS
 from kernelpro.authors.playbook.codegen.backend import Backend
 from kernelpro.authors.playbook.codegen.sizes import generalize
 from kernelpro.authors.playbook.cpp import backend as cpp
@@ -36,8 +35,10 @@ from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import WGMMA_CAPABILITY
 from kernelpro.authors.playbook.forms import CUDA_FORMS, PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.launches import share_of_launches
 from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
+from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
@@ -143,13 +144,18 @@ class Playbook(Author):
         drafts: dict[str, Draft] = {}
         reasons: dict[str, None] = {}
         promising = 0
-        interleaved = list(_interleaved_seeds(backends, programs, reasons))
+        assert assignment.graph
+        interleaved = list(_interleaved_seeds(backends, programs, assignment.graph, reasons))
         for form, backend, seed in sorted(interleaved, key=lambda entry: entry[2].is_last_resort):
             exact = assignment.precision == "fp32" and backend.target == "cuda"
             if not _runs_on(assignment.hardware, seed.design):
                 continue
             design = replace(seed.design, form=form)
-            design = replace(design, precision="fp32") if exact else design
+            design = (
+                replace(design, precision="fp32")
+                if exact
+                else _with_fast_math(backend, programs[form], design)
+            )
             try:
                 source = writer.write(backend, programs[form], design)
             except NoProposal as reason:
@@ -288,7 +294,7 @@ class ShapeWriter:
 
 
 def _interleaved_seeds(
-    backends: list[Backend], programs: dict[str, Program], reasons: dict[str, None]
+    backends: list[Backend], programs: dict[str, Program], graph: Graph, reasons: dict[str, None]
 ) -> Iterator[tuple[str, Backend, Seed]]:
     """The first seed of each form and backend, then the second of each, and so on. Adds to `reasons` why a
     backend has no seeds for a form."""
@@ -301,12 +307,21 @@ def _interleaved_seeds(
                 continue
             try:
                 seeds = backend.seeds(program)
-                if _has_many_launches(program, backend):
-                    seeds.insert(1, _as_graph(seeds[0]))
+                if backend.target == "cuda":
+                    seeds = _with_graphs(seeds, program, graph)
                 columns.append([(form, backend, seed) for seed in seeds])
             except NoProposal as reason:
                 reasons[str(reason)] = None
     return (entry for row in zip_longest(*columns) for entry in row if entry)
+
+
+def _with_fast_math(backend: Backend, program: Program, design: Design) -> Design:
+    """On a GPU, the design with faster functions if it multiplies matrices: rounding their operands costs far
+    more accuracy than these functions, which are off by a few ulp."""
+    if backend.target == "cpu" or not any(map(find_contraction, program.stages)):
+        return design
+    move = next(move for move in backend.moves if move.name == "fast math")
+    return move.apply(program, design) or design
 
 
 def _runs_on(hardware: Hardware, design: Design) -> bool:
@@ -314,16 +329,17 @@ def _runs_on(hardware: Hardware, design: Design) -> bool:
     return not any(stage.wgmma for stage in design.stages) or hardware.capability == WGMMA_CAPABILITY
 
 
-def _has_many_launches(program: Program, backend: Backend) -> bool:
-    """Whether a program has so many launches that they may take as long as its kernels."""
-    launches = len(program.stages) + len(program.library_calls)
-    inputs = [tensor for tensor in program.tensors if tensor.role == "input"]
-    is_flat = all(tensor.path.isdigit() for tensor in inputs)
-    return backend.target == "cuda" and launches >= MIN_OPERATORS and is_flat
+def _with_graphs(seeds: list[Seed], program: Program, graph: Graph) -> list[Seed]:
+    """The seeds as CUDA graphs if launches dominate; the first seed also as one if launches matter."""
+    launches = share_of_launches(program, graph)
+    if launches == "dominate":
+        return [_as_graph(seed) for seed in seeds]
+    return [seeds[0], _as_graph(seeds[0]), *seeds[1:]] if launches == "matter" else seeds
 
 
 def _as_graph(seed: Seed) -> Seed:
-    return Seed(f"{seed.plan} All kernels are launched as one CUDA graph.", replace(seed.design, graph=True))
+    plan = f"{seed.plan} All kernels are launched as one CUDA graph."
+    return replace(seed, plan=plan, design=replace(seed.design, graph=True))
 
 
 def _seed_plan(seed: Seed, program: Program) -> str:

@@ -82,10 +82,12 @@ _SEPARABLE_MANY, _MANY = 2.0, 1024
 _NEXT_LOWER = {53: 24, 24: 11, 11: 8, 8: 4}
 """The significant bits of the next lower precision, by significant bits."""
 TOLERANCE_SAMPLES = {"spikes": 6, "mild spikes": 6, ODD_ROWS: 3}
-"""Number of draws of a distribution on which the reference's own error is measured; the worst counts. If only
+"""Most draws of a distribution on which the reference's own error is measured; the worst counts. If only
 a few values are large, the error depends on where they meet: the largest element error of attention differs
 by a factor of 1000 between draws, and an honest kernel was rejected on one draw in seven. So candidates are
 verified on these draws only."""
+_MIN_SAMPLES, _ALIKE = 3, 2.0
+"""There are no more draws if the errors of the first ones differ by less than this factor."""
 _MAX_HOST_SAMPLES = 2
 """Most draws if the error is measured in host memory, where each takes seconds."""
 _ILL_CONDITIONED_ELEMENT = 0.01
@@ -196,12 +198,15 @@ class Tolerance:
         lower = self._lower(oracle, bits, form, leaves, truth) if separable else allowed
         samples = TOLERANCE_SAMPLES.get(distribution, 1)
         samples = samples if oracle.exact else min(samples, _MAX_HOST_SAMPLES)
-        self._draws[distribution] = [seed + 16 * n for n in range(samples)]
-        for other in self._draws[distribution][1:]:
+        drawn, self._draws[distribution] = [allowed], [seed]
+        while len(drawn) < samples and (len(drawn) < _MIN_SAMPLES or _differ(drawn)):
             del form, leaves, truth  # one set of inputs and outputs at a time
+            other = seed + 16 * len(drawn)
             form, leaves = oracle.inputs(other, distribution)
             truth = oracle.expected(other, distribution)
-            allowed = allowed.combine(self._allowed(oracle, precision, bits, form, leaves, truth))
+            drawn.append(self._allowed(oracle, precision, bits, form, leaves, truth))
+            self._draws[distribution].append(other)
+            allowed = allowed.combine(drawn[-1])
             if reason := _ill_conditioned(distribution, allowed):
                 return None, reason
         if distribution in WITH_OFFSETS:
@@ -339,6 +344,14 @@ def _ill_conditioned(distribution: str, allowed: Errors) -> str:
     if distribution == AS_GIVEN or allowed.norm <= _ILL_CONDITIONED:
         return ""
     return f"the reference's own error is {allowed.norm:.1%}"
+
+
+def _differ(drawn: list[Errors]) -> bool:
+    """Whether the errors of some draws differ by more than _ALIKE."""
+    return any(
+        max(errors) > _ALIKE * min(errors)
+        for errors in ([each.norm for each in drawn], [each.element for each in drawn])
+    )
 
 
 def _floors(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> Errors:

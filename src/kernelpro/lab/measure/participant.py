@@ -334,6 +334,7 @@ _PHASES = {
     "add_variant": "loading it with other values of its tunables",
     "keep_model": "while the next design was loaded",
     "race": "in a race of variants",
+    "copy_state": "setting its parameters",
     "import": "importing the candidate",
     "construct": "constructing ModelNew",
     "map_inputs": "mapping the inputs",

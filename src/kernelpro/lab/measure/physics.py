@@ -3,8 +3,8 @@
 The floor is the time of a perfect kernel: the fewest bytes divided by the bandwidth of a large copy, or the
 fewest operations divided by the rate of the allowed unit, whichever is longer. If a CPU's cache keeps the
 data between calls, the bandwidth is that of a cached copy. `impossible_ms` is a limit below which no honest
-kernel can be. It allows for everything that could make the floor too high: outputs that stay in cache, data
-that was already cached on the CPU, algorithms with fewer multiplications.
+kernel can be. It allows for everything that could make it too high: outputs that stay in cache, data that was
+already cached on the CPU, algebra that needs no products.
 """
 
 from __future__ import annotations
@@ -56,18 +56,23 @@ def floor_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
     return 1e3 * max(moved, done)
 
 
-def impossible_ms(work: Work, ceilings: Ceilings, unit: str, device: str) -> float:
-    """The time below which a kernel must have skipped work. A task with types other than float32 may mix
-    types, so that the fastest unit counts."""
+def impossible_ms(work: Work, ceilings: Ceilings, device: str) -> float:
+    """The time below which a kernel cannot have read its inputs and written its outputs."""
     if device == "cuda":
         moved = work.read_bytes + max(0, work.written_bytes - ceilings.cache_bytes)
-        seconds = max(0.0, moved) / (ceilings.bandwidth * _BANDWIDTH_MARGIN)
-    else:
-        seconds = (work.read_bytes + work.written_bytes) / (ceilings.cached_bandwidth * 2 * _BANDWIDTH_MARGIN)
+        return 1e3 * max(0.0, moved) / (ceilings.bandwidth * _BANDWIDTH_MARGIN)
+    moved = work.read_bytes + work.written_bytes
+    return 1e3 * moved / (ceilings.cached_bandwidth * 2 * _BANDWIDTH_MARGIN)
+
+
+def fewer_operations_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
+    """The time below which a kernel must compute its result with fewer operations than the reference, which
+    algebra can allow: the sum of a linear layer's outputs is one dot product. A task with types other than
+    float32 may mix types, so that the fastest unit counts."""
     best = max(ceilings.rates[unit], ceilings.rates.get("tf32", 0.0) / 3)
     if unit not in ("fp32", "tf32"):
         best = max(ceilings.rates.values())
-    return 1e3 * max(seconds, work.matrix_flops / (best * _ALGORITHM_MARGIN))
+    return 1e3 * work.matrix_flops / (best * _ALGORITHM_MARGIN)
 
 
 _CPU_CACHE_SECONDS = 60.0

@@ -7,6 +7,7 @@ one at a time:
     start          device, threads, precision    -> ok; nothing of the candidate is loaded yet
     load           source, seed, state's entries -> where parameters come from, and the names of those whose
                                                     values differ from the reference's; or which stage failed
+    copy_state     places of values in a region  -> ok; before `set_state`, on a GPU
     set_state      values of these parameters    -> ok; follows every `load`, even without values
     add_variant    source, artifacts             -> the number of the variant; the candidate itself is 0
     keep_model     nothing                       -> ok; the candidate becomes the only variant, number 1, and
@@ -125,6 +126,21 @@ class CandidateServer(RequestServer):
                 self._model.train(self._mode == "train")
         except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
+        return {}, b""
+
+    def copy_state(self, request: Request, tail: bytes) -> Reply:
+        """Copy pieces of the reference's values from a region of the parent into parameters, on a GPU."""
+        region = request["region"]
+        raw = self._device.map_region(0, region["nbytes"], region["handle"])
+        try:
+            for piece in request["pieces"]:
+                values = Slot.from_json(piece["slot"]).view(raw)
+                parameters.copy_elements(self._model, piece["name"], piece["first"], values)
+            self._device.synchronize()
+        except BaseException as error:
+            raise as_stage_failure("construct", error) from None
+        finally:
+            gpu.close_ipc_handle(raw.data_ptr())
         return {}, b""
 
     def add_variant(self, request: Request, tail: bytes) -> Reply:

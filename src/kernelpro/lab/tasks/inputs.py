@@ -129,7 +129,7 @@ def _with_odd_rows(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 def _with_offset(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Add the same large offset to all values."""
-    if leaf.dim() < 2:
+    if leaf.numel() < 2:
         return leaf
     rms = torch.linalg.vector_norm(leaf, dtype=torch.float32) / math.sqrt(leaf.numel())
     sign = torch.randint(2, (1,), generator=generator, device=leaf.device) * 2 - 1

@@ -213,6 +213,16 @@ def copy_state(model: nn.Module, state: State) -> None:
             own[name].copy_(tensor)
 
 
+def copy_elements(model: nn.Module, name: str, first: int, values: torch.Tensor) -> None:
+    """Copy values into consecutive elements of one of the model's tensors."""
+    own = _own_state(model)[name]
+    with torch.no_grad():
+        flat = own.contiguous().view(-1)
+        flat[first : first + len(values)] = values.to(flat.device)
+        if flat.data_ptr() != own.data_ptr():
+            own.copy_(flat.view(own.shape))
+
+
 def load_reference_state(model: nn.Module, state: State) -> Source:
     """Copy the reference's state into a model with the same names and shapes, else keep its seeded values."""
     source, different = match_state(model, describe_state(state))

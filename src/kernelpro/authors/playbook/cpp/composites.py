@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder
-from kernelpro.authors.playbook.ir.stages import Program, ReduceStep, Stage
+from kernelpro.authors.playbook.ir.expressions import Expr, ExprBuilder, is_number, softplus_argument
+from kernelpro.authors.playbook.ir.stages import Program, Stage
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -32,21 +32,11 @@ def _rewrite_stage(stage: Stage) -> Stage:
     def rewritten(value: Expr) -> Expr:
         return builder.rewrite(value, simplify, memo)
 
-    steps = []
-    for step in stage.steps:
-        steps.append(replace(step, value=rewritten(step.value)))
-        if isinstance(step, ReduceStep) and step.kind == "max" and not step.guards:
-            maxima[step.name] = steps[-1].value
-    product = stage.product
-    if product:
-        product = replace(product, left=rewritten(product.left), right=rewritten(product.right))
-    return replace(
-        stage,
-        steps=tuple(steps),
-        totals=tuple(replace(total, value=rewritten(total.value)) for total in stage.totals),
-        epilogue=tuple(replace(step, value=rewritten(step.value)) for step in stage.epilogue),
-        product=product,
-    )
+    for step in stage.reductions:
+        value = rewritten(step.value)
+        if step.kind == "max" and not step.guards:
+            maxima[step.name] = value
+    return stage.map_expressions(rewritten)
 
 
 def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Expr:
@@ -58,7 +48,7 @@ def _composite(builder: ExprBuilder, node: Expr, maxima: dict[str, Expr]) -> Exp
         scaled = _scaled_by(x, math.log(2))
         return node if scaled is None else builder.make("exp2", scaled)
     if node.op == "add":
-        argument = _softplus_argument(node)
+        argument = softplus_argument(node)
         if argument is not None:
             return builder.make("log1p_exp", argument)
         return _one_plus_tanh(builder, node) or node
@@ -71,7 +61,7 @@ def _one_plus_tanh(builder: ExprBuilder, node: Expr) -> Expr | None:
     factor: Expr | None = None
     if left.op == "mul" and left.args[1].op == "tanh" and left.args[0] is right:
         factor, left = left.args
-    elif left.op != "tanh" or not _is_number(right, 1.0):
+    elif left.op != "tanh" or not is_number(right, 1.0):
         return None
     doubled = builder.make("mul", left.args[0], builder.const(-2.0, node.dtype))
     divisor = builder.make("add", builder.make("exp", doubled), builder.const(1.0, node.dtype))
@@ -89,7 +79,7 @@ def _product(builder: ExprBuilder, node: Expr) -> Expr | None:
         scale, name = 1.0, "mish"
         if factor.op == "tanh" and factor.args[0].op == "log1p_exp":
             (x,) = factor.args[0].args
-        elif factor.op == "add" and factor.args[0].op == "erf" and _is_number(factor.args[1], 1.0):
+        elif factor.op == "add" and factor.args[0].op == "erf" and is_number(factor.args[1], 1.0):
             x, scale, name = _scaled_by(factor.args[0].args[0], math.sqrt(0.5)), 0.5, "gelu"
         if x is None or x not in factors:
             continue
@@ -109,24 +99,8 @@ def _factors(node: Expr) -> list[Expr]:
     return [f for arg in node.args for f in _factors(arg)] if node.op == "mul" else [node]
 
 
-def _softplus_argument(node: Expr) -> Expr | None:
-    """The x in max(x, 0) + log1p(exp(-|x|)); None if the node has another form."""
-    if node.op != "add" or node.args[0].op != "max" or node.args[1].op != "log1p":
-        return None
-    x, zero = node.args[0].args
-    exponential = node.args[1].args[0]
-    if not _is_number(zero, 0.0) or exponential.op != "exp" or exponential.args[0].op != "neg":
-        return None
-    absolute = exponential.args[0].args[0]
-    return x if absolute.op == "abs" and absolute.args[0] is x else None
-
-
 def _scaled_by(node: Expr, factor: float) -> Expr | None:
     """The x in x * factor, or in x / (1 / factor); None if the node has another form."""
     if node.op == "mul":
-        return next((node.args[1 - i] for i in (0, 1) if _is_number(node.args[i], factor)), None)
-    return node.args[0] if node.op == "div" and _is_number(node.args[1], 1 / factor) else None
-
-
-def _is_number(node: Expr, value: float) -> bool:
-    return node.op == "const" and math.isclose(node.data, value, rel_tol=1e-6)
+        return next((node.args[1 - i] for i in (0, 1) if is_number(node.args[i], factor)), None)
+    return node.args[0] if node.op == "div" and is_number(node.args[1], 1 / factor) else None

@@ -16,6 +16,7 @@ from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.matmul_prelude import FRAGMENTS, INSTRUCTIONS, TILE
 from kernelpro.authors.playbook.cuda.prelude import (
     APPROXIMATE_FUNCTIONS,
+    FAST_FUNCTIONS,
     PRELUDE,
     REDUCE_ACROSS,
     REDUCE_LANES,
@@ -36,6 +37,7 @@ _MAX_INT32_ELEMENTS = 2**31 - 2**24
 """Smaller tensors are indexed with 32 bits; the margin covers threads of the last block beyond the end."""
 
 _DEVICE_FUNCTIONS = (
+    *((f"fast_{op}(", text) for op, text in FAST_FUNCTIONS.items()),
     *((f"approx_{op}(", text) for op, text in APPROXIMATE_FUNCTIONS.items()),
     *(("reduce_lanes<", REDUCE_LANES), ("scan_lanes<", SCAN_LANES), ("LANES, WIDTH>(", REDUCE_ACROSS)),
     *(("= Tile<", INSTRUCTIONS), ("async_copy<", INSTRUCTIONS)),

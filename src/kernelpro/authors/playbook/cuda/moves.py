@@ -415,6 +415,6 @@ MOVES = (
         "fast math",
         "Use hardware instructions for exponential, logarithm, reciprocal and square root.",
         ("special_functions", "warp_stall", "energy_costly_math"),
-        use_fast_math(frozenset({"exp", "log", "div", "sqrt"})),
+        use_fast_math(frozenset({"exp", "log", "div", "sqrt", "tanh"})),
     ),
 )

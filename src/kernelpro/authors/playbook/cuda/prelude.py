@@ -82,6 +82,18 @@ template <class T, class C, int N> __device__ inline void store_vector(T* addres
 }
 """
 
+FAST_FUNCTIONS = {
+    "tanh": """\
+__device__ inline float fast_tanh(float x) {
+    const float a = fabsf(x), z = x * x, t = __expf(-2.0f * a);
+    float p = -5.70498872745e-3f * z + 2.06390887954e-2f;
+    p = ((p * z - 5.37397155531e-2f) * z + 1.33314422036e-1f) * z - 3.33332819422e-1f;
+    return a < 0.625f ? p * z * x + x : copysignf(__fdividef(1.0f - t, 1.0f + t), x);
+}
+""",
+}
+"""Accurate to a few ulp."""
+
 APPROXIMATE_FUNCTIONS = {
     "log1p": """\
 __device__ inline float approx_log1p(float x) { return __logf(1.0f + x); }

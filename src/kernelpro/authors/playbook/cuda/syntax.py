@@ -17,8 +17,8 @@ REDUCE_OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 """The prelude's operator struct for each kind of reduction."""
 _FLOAT = {"abs": "fabsf", "round": "rintf", "pow": "powf", "fmod": "fmodf"}
 _DOUBLE = {"abs": "fabs", "round": "rint"}
-_FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef"}
-"""Intrinsics for float: one or two instructions, accurate to a few ulp."""
+_FAST = {"exp": "__expf", "log": "__logf", "div": "__fdividef", "tanh": "fast_tanh"}
+"""Functions for float in a few instructions, accurate to a few ulp."""
 _APPROXIMATE = {op: f"approx_{op}" for op in APPROXIMABLE_FUNCTIONS}
 FAST_FLAGS = ("-ftz=true", "-prec-sqrt=false")
 """nvcc flags for fast math. Without -ftz=true, the intrinsics spend half of their instructions on

@@ -182,3 +182,20 @@ def _single_variable(index: IndexExpr) -> LoopVar:
     ((var, factor),) = index.terms
     assert isinstance(var, LoopVar) and factor == 1 and not index.constant, "a scan covers one whole loop"
     return var
+
+
+def softplus_argument(node: Expr) -> Expr | None:
+    """The x in max(x, 0) + log1p(exp(-|x|)); None if the node has another form."""
+    if node.op != "add" or node.args[0].op != "max" or node.args[1].op != "log1p":
+        return None
+    x, zero = node.args[0].args
+    exponential = node.args[1].args[0]
+    if not is_number(zero, 0.0) or exponential.op != "exp" or exponential.args[0].op != "neg":
+        return None
+    absolute = exponential.args[0].args[0]
+    return x if absolute.op == "abs" and absolute.args[0] is x else None
+
+
+def is_number(node: Expr, value: float) -> bool:
+    """Whether it is this constant, up to rounding."""
+    return node.op == "const" and math.isclose(node.data, value, rel_tol=1e-6)

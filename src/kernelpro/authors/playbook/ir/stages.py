@@ -18,7 +18,8 @@ itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -144,6 +145,19 @@ class Stage:
         """The root expressions of everything that the stage computes."""
         roots = [part.value for part in (*self.steps, *self.epilogue, *self.totals)]
         return roots + ([self.product.left, self.product.right] if self.product else [])
+
+    def map_expressions(self, change: Callable[[Expr], Expr]) -> Stage:
+        """The stage with every root expression replaced by its result."""
+        product = self.product
+        if product:
+            product = replace(product, left=change(product.left), right=change(product.right))
+        return replace(
+            self,
+            steps=tuple(replace(step, value=change(step.value)) for step in self.steps),
+            totals=tuple(replace(total, value=change(total.value)) for total in self.totals),
+            epilogue=tuple(replace(step, value=change(step.value)) for step in self.epilogue),
+            product=product,
+        )
 
     @property
     def reductions(self) -> tuple[ReduceStep, ...]:
