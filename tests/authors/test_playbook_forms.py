@@ -143,7 +143,7 @@ def test_a_failed_design_falls_back_to_the_task_as_given() -> None:
     assert forms[-1] in PLAIN_FORMS
 
 
-def test_only_triton_stores_parts_of_a_result() -> None:
+def test_only_gpu_backends_store_parts_of_a_result() -> None:
     """The phases of a transposed convolution reach beyond a result whose size the stride does not divide."""
     task = make_task(
         "self.m(a)", "torch.randn(2, 16, 9, 9)", "self.m = nn.ConvTranspose2d(16, 32, 3, stride=2)"
@@ -152,12 +152,20 @@ def test_only_triton_stores_parts_of_a_result() -> None:
     assert any(stage.has_guarded_stores for stage in program.stages)
     for backend in BACKENDS:
         design = backend.seeds(program)[0].design
-        if backend.language == "triton":
+        if backend.target == "cuda":
             assert "< 19" in backend.write(program, design)
         else:
-            with pytest.raises(NoProposal, match="tiled products in Triton"):
+            with pytest.raises(NoProposal, match="tiled products on a GPU"):
                 backend.write(program, design)
     assert list(first_sources(task, "cuda", "triton"))[-1] == "implicit_gemm", "the library is faster here"
+
+
+def test_only_cuda_writes_all_phases_of_a_transposed_convolution_together() -> None:
+    task = make_task(
+        "self.m(a)", "torch.randn(2, 16, 9, 9)", "self.m = nn.ConvTranspose2d(16, 32, 3, stride=2)"
+    )
+    assert next(iter(first_sources(task, "cuda", "cuda"))) == "joint_phases"
+    assert "joint_phases" not in first_sources(task, "cuda", "triton")
 
 
 def test_tiles_come_first_where_the_library_is_slow() -> None:

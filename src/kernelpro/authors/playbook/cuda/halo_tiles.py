@@ -17,7 +17,7 @@ DEPTH = 8
 """Channels that are in shared memory at a time: the depth of one instruction."""
 _MIN_CHANNEL_SHARE = 0.5
 """The smallest share of DEPTH-channel steps that must be real channels."""
-_MAX_TAPS = 128
+_MAX_TAPS, _MAX_PHASES = 128, 16
 _BANKS = 32
 SIDE = 16
 """Positions of an instruction."""
@@ -255,7 +255,8 @@ def _with_phases(
         phases -= own
         unit *= guard.size
         result.insert(0, replace(axis, phases=count, kernel=guard.size, shift=element.constant))
-    return None if remaining or phases else result
+    too_many = unit > _MAX_TAPS or prod(axis.phases for axis in result) > _MAX_PHASES
+    return None if remaining or phases or too_many else result
 
 
 def _without(index: IndexExpr, loops: set[LoopVar]) -> IndexExpr:

@@ -1,5 +1,5 @@
-"""The tiles of transposed convolutions with phases (halo_phases.py), and the layout of their weights in shared
-memory: for each channel a row with the weights of all columns."""
+"""The tiles of transposed convolutions with phases (halo_phases.py), and the layout of their weights in
+shared memory: for each channel a row with the weights of all columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 BANKS = 32
 """Banks of shared memory."""
 _MIN_COLUMNS = 16
-_RESULTS_PER_THREAD = 128
+_MAX_RESULTS_PER_THREAD = 128
 
 
 def fit_phase_tiles(conv: Convolution, design: StageDesign) -> StageDesign:
@@ -28,7 +28,7 @@ def fit_phase_tiles(conv: Convolution, design: StageDesign) -> StageDesign:
     while True:
         results = tile_m * lines * tile_n * conv.outputs
         most = min(power_of_two(results // 32 + 1) // 2, 2 * tile_m * lines, 512)
-        least = power_of_two(results / _RESULTS_PER_THREAD)
+        least = power_of_two(results / _MAX_RESULTS_PER_THREAD)
         threads = min(max(design.threads, least, 64), most)
         stages = max(min(design.pipeline_stages, 3), 2)
         fitted = replace(

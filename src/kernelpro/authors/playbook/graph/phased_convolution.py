@@ -37,6 +37,9 @@ from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, constant
 from kernelpro.authors.playbook.ir.stages import Guard
 
+_MIN_CHANNELS = 4
+"""Fewer input channels leave most of an instruction of tensor cores unused."""
+
 
 def phased_convolution(call: OperatorCall) -> Value:
     """The convolution, transposed or not. Raises NoProposal without a batch dimension."""
@@ -128,12 +131,14 @@ def _part(
 
 def joint_phases(call: OperatorCall) -> Value:
     """The transposed convolution with all phases of a position in one product; a third dimension has one
-    product for each of its phases. Raises NoProposal for groups and dilation, and without a batch
-    dimension."""
+    product for each of its phases. Raises NoProposal for groups, dilation and few input channels, and without
+    a batch dimension."""
     dims = len(call.shape) - 2
     dilation = per_dim(call.get(7, "dilation"), dims, 1)
     if len(call.value(0).shape) != dims + 2 or call.get(6, "groups", 1) != 1 or any(d > 1 for d in dilation):
         raise call.unsupported("with groups or dilation, or without a batch dimension")
+    if call.value(0).shape[1] < _MIN_CHANNELS:
+        raise call.unsupported(f"with fewer than {_MIN_CHANNELS} input channels")
     x, weight, bias = materialize_unless_input(call.value(0)), call.value(1), call.optional(2, "bias")
     stride, padding = per_dim(call.get(3, "stride"), dims, 1), per_dim(call.get(4, "padding"), dims, 0)
     sizes = zip(call.shape[2:], weight.shape[2:], stride, padding, strict=True)
