@@ -33,7 +33,9 @@ def packable(stage: Stage) -> Contraction | None:
     """The contraction of a stage that ContractionNest can write; None if there is none. Its rows include the
     last outer loop, and its columns become the rows of tiles."""
     contraction = None if stage.product else find_contraction(stage, _MIN_SIDE)
-    if contraction is None or not all(guard.index.is_affine for guard in contraction.guards):
+    if contraction is None or contraction.right_guards:
+        return None
+    if not all(guard.index.is_affine for guard in contraction.guards):
         return None
     last = stage.outer[-1]
     if last in contraction.columns and not contraction.guards:

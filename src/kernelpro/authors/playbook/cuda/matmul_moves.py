@@ -34,6 +34,8 @@ _HALO_POSITIONS, _MIN_HALO_POSITIONS, _HALO_LINE, _HALO_COLUMNS = 256, 64, 64, 1
 """Positions of a tile of a convolution with a halo, of the smallest one, in a line of it, and its columns."""
 _PHASE_POSITIONS, _PHASE_RESULTS = 128, 128
 """Positions of a tile of a transposed convolution, and results of a position: columns times phases."""
+_RESERVED_BYTES = 1024
+"""Shared memory that the system reserves for each block."""
 
 
 def tensor_core_design(stage: Stage) -> StageDesign:
@@ -82,7 +84,7 @@ def halo_design(stage: Stage) -> StageDesign | None:
     if conv is None:
         return None
     if conv.outputs > 1:
-        return _fit(stage, _phase_design(conv))
+        return _phase_design(conv)
     columns, positions = min(power_of_two(conv.column.extent), _HALO_COLUMNS), _HALO_POSITIONS
     outer = iterations(conv.outer) * -(-conv.column.extent // columns)
     results = outer * conv.x.positions * conv.y.positions
@@ -101,29 +103,25 @@ def halo_design(stage: Stage) -> StageDesign | None:
 
 
 def _phase_design(conv: Convolution) -> StageDesign:
-    """Lines of 16 positions: a warp has several of them below each other, which share most inputs. All
-    weights in shared memory, if they fit, and enough blocks for each multiprocessor."""
+    """All weights in shared memory, if they fit, with two blocks for each multiprocessor or one large one.
+    Lines have 16 positions: a warp has several of them below each other, which share most inputs."""
     columns = min(power_of_two(conv.column.extent), max(_PHASE_RESULTS // power_of_two(conv.outputs), 16))
-    positions = _PHASE_POSITIONS
     results = iterations(conv.outer) * -(-conv.column.extent // columns) * conv.x.positions * conv.y.positions
-    while results < 2 * _SMS * positions and positions > _MIN_HALO_POSITIONS:
-        positions //= 2
-    line = 16 if conv.pitch else positions
-    design = StageDesign(
-        order="tiles",
-        halo=True,
-        tile_m=line,
-        coarsening=positions // line,
-        tile_n=columns,
-        threads=128,
-        tiles=max(min(power_of_two(results / positions / (8 * _SMS) + 1) // 2, 16), 1),
-    )
-    design = fit_phase_tiles(conv, design)
-    if 2 * shared_bytes(conv, design) <= MAX_SHARED_BYTES or positions < _PHASE_POSITIONS:
-        return design
-    # One block with twice the tile instead of two.
-    grows = "coarsening" if conv.pitch else "tile_m"
-    return replace(design, threads=256, **{grows: 2 * getattr(design, grows)})
+
+    def design(positions: int, threads: int) -> StageDesign:
+        line = 16 if conv.pitch else positions
+        blocks_of_one_tile = results / positions
+        tiles = power_of_two(blocks_of_one_tile / (8 * _SMS) + 1) // 2
+        tile = StageDesign(
+            order="tiles", halo=True, tile_m=line, coarsening=positions // line, tile_n=columns
+        )
+        return fit_phase_tiles(conv, replace(tile, threads=threads, tiles=max(min(tiles, 16), 1)))
+
+    if results < 2 * _SMS * _PHASE_POSITIONS:
+        return design(_PHASE_POSITIONS // 2, 128)
+    small = design(_PHASE_POSITIONS, 128)
+    two_fit = 2 * (shared_bytes(conv, small) + _RESERVED_BYTES) <= MAX_SHARED_BYTES + _RESERVED_BYTES
+    return small if two_fit else design(2 * _PHASE_POSITIONS, 256)
 
 
 def multiply_add_design(stage: Stage) -> StageDesign:

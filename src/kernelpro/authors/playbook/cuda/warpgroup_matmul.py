@@ -77,7 +77,9 @@ def fit_warpgroup_tiles(contraction: Contraction, design: StageDesign) -> StageD
 
 def _matrices(contraction: Contraction, value: Expr, sides: Loops) -> _Matrices | None:
     """The operand as TMA sees it; None if it has another layout."""
-    if value.op != "load" or value.operands or contraction.guards or len(contraction.depth) != 1:
+    if contraction.guards or contraction.right_guards or len(contraction.depth) != 1:
+        return None
+    if value.op != "load" or value.operands:
         return None
     tensor, index = value.data
     size, depth = itemsize(value.dtype), contraction.depth[0]

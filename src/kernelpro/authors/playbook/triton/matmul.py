@@ -139,6 +139,8 @@ class TritonMatmul:
         match, self._is_swapped = oriented
         if match.left.dtype not in _DTYPES:
             raise NoProposal(f"the playbook has no Triton matrix product of {match.left.dtype}")
+        if match.right_guards:
+            raise NoProposal("the playbook has no Triton matrix product whose right operand has guards")
         self._contraction, self._depth = match, iterations(match.depth)
         self._taps = _scalar_taps(match)
         interleaves = design.interleave and not self._via_registers
