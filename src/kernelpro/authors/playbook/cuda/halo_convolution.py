@@ -202,7 +202,7 @@ class HaloConvolution(CudaMatmul):
             f"constexpr int PACKS = LINES * WIDTH / {vector};",
             "constexpr int PARTS = PACKS >= THREADS ? 1 : 2 * PACKS >= THREADS ? 2 : 4;  // of the channels",
             "for (int item = threadIdx.x; item < PACKS * PARTS; item += THREADS) {",
-            "    const int pack = item % PACKS, part = item / PACKS;",
+            "    const int part = PARTS == 1 ? 0 : item / PACKS, pack = item - part * PACKS;",
             f"    const int line = pack / (WIDTH / {vector}), column = pack % (WIDTH / {vector}) * {vector};",
             f"    [[maybe_unused]] const int source_line = {line}, source_column = {column};",
             f"    const bool inside = {' && '.join(inside)};",
