@@ -35,11 +35,11 @@ from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import WGMMA_CAPABILITY
 from kernelpro.authors.playbook.forms import CUDA_FORMS, PLAIN_FORMS, TRITON_FORMS, programs_of
 from kernelpro.authors.playbook.ir.stages import Program
-from kernelpro.authors.playbook.launches import share_of_launches
 from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
+from kernelpro.authors.playbook.schedule.launches import share_of_launches
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
 from kernelpro.records import Finding, Graph, Hardware, Severity, Target

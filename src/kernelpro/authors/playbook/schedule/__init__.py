@@ -6,5 +6,6 @@ gpu_moves.py          moves that the CUDA and Triton backends share
 passes.py             groups a stage's steps into passes over a row, and chooses values to cache between them
 online_reductions.py  reductions computed in the same pass as the reduction that they depend on
 contractions.py       reads stages as matrix products
+launches.py           whether launches take as long as the kernels
 masked_loads.py       loads whose values a mask discards
 """
