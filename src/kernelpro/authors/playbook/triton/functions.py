@@ -31,6 +31,17 @@ def tanh_(x):
 """
 
 FUNCTIONS: Mapping[str, str] = {
+    "finish_product": """\
+WGMMA = tl.constexpr(torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9)
+
+
+@triton.jit
+def finish_product(k):
+    # wgmma reads the left operand from registers that Triton 3.6 overwrites too early
+    if WGMMA:
+        wait: tl.constexpr = "wgmma.wait_group.sync.aligned 0; mov.b32 $0, $1;"
+        tl.inline_asm_elementwise(wait, "=r,r", [k], dtype=tl.int32, is_pure=False, pack=1)
+""",
     "multiply": """\
 @triton.jit
 def multiply(a, b):

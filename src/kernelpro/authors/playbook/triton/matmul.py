@@ -209,7 +209,10 @@ class TritonMatmul:
         for phase, acc in enumerate(accumulators):
             lines += [*self._load_operand("a", phase), *self._load_operand("b", phase)]
             left = "a + 0.0" if self._via_registers else "a"  # what is computed comes from registers
-            lines += [f"{acc} = tl.dot({left}, b, {acc}{self._precision_argument()})"]
+            lines += [
+                f"{acc} = tl.dot({left}, b, {acc}{self._precision_argument()})",
+                *self._finish_product(),
+            ]
         body += indented(lines)
         printer.loop_indices = self._output_indices()
         printer.masks = self._masks_of(self._row, self._column)
@@ -383,6 +386,15 @@ class TritonMatmul:
         if not self._taps:
             return unflatten_loops(loops, variable(depth))
         return unflatten_loops(loops[:-1], variable(self._taps)) | {loops[-1]: variable(depth)}
+
+    def _finish_product(self) -> list[str]:
+        """Wait for the tensor cores if their left operand lies in registers: Triton 3.6 computes that of the
+        next iteration while they may still read it, and some results were wrong in one run of two."""
+        in_registers = self._via_registers or self._contraction.left.op != "load"
+        if not in_registers or (self._precision == "fp32" and not self._is_16_bit):
+            return []
+        self._printer.functions.add("finish_product")
+        return ["finish_product(first_k)"]
 
     def _precision_argument(self) -> str:
         if self._is_16_bit:
