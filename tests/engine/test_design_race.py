@@ -126,6 +126,17 @@ def test_code_that_lost_the_race_is_judged_only_if_the_winner_seems_slower_than_
     assert outcome.best == best and lab.kinds.count("judge") == judged
 
 
+def test_compiled_code_that_lost_the_race_to_its_graph_is_judged_if_the_graph_is_slower(
+    tmp_path: Path,
+) -> None:
+    class WithGraph(RacingLab):
+        seeds = (COMPILED, BaselineSeed("compile", "torch.compile in a CUDA graph", "graphed = 1"))
+
+    for speedup, best in ((0.95, 1), (1.2, 2)):
+        outcome, _ = run(tmp_path, WithGraph(1.01, 1.0, 1.4, 1.5, 1.3, speedup=speedup))
+        assert outcome.best == best
+
+
 def test_a_resumed_run_does_not_race_again(tmp_path: Path) -> None:
     lab = RacingLab(1.8, 1.04, 1.05, 1.0)
     _, store = run(tmp_path, lab, candidates=1)

@@ -441,7 +441,8 @@ class Engine(RunState):
     async def _judge_finalists(self, reason: str) -> Outcome:
         ranked = [self.steps[node.id] for node in self.tree.ranked()]
         compiled = [step for number, step in self.steps.items() if number <= self._author_state.seeds]
-        seeds = [step for step in ranked if step in compiled] or self._race.fastest(compiled)
+        seeds = [step for step in ranked if step in compiled]
+        seeds += self._race.fastest([step for step in compiled if step not in seeds])
         final = FinalJudging(reason, self._judge_fully, self._config, self.times)
         finalists = objective.finalists(self._config, self.times, ranked)
         outcome = await final.decide(finalists, seeds)
