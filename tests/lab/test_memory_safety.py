@@ -114,7 +114,14 @@ def test_guards_explain_a_crash_also_of_a_later_free(cpu: GuardedJudge, when: st
     assert reason.startswith(f"{crash}; writes out of bounds: 4 bytes before the start of output 0 ("), reason
 
 
-@pytest.mark.parametrize(("language", "cases"), [("cpp", ALL), ("python", ALL), ("load_inline", SOME)])
+@pytest.mark.parametrize(
+    ("language", "cases"),
+    [
+        pytest.param("cpp", ALL, marks=pytest.mark.long),
+        pytest.param("python", ALL, marks=pytest.mark.long),
+        ("load_inline", SOME),
+    ],
+)
 def test_all_stores_out_of_bounds_are_found_on_a_cpu(
     cpu: GuardedJudge, language: str, cases: Iterable[tuple[str, str, str]]
 ) -> None:
