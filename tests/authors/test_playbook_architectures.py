@@ -10,14 +10,16 @@ import pytest
 from playbook_harness import make_task, operator_graph_of
 from test_playbook_families import FAMILIES
 
-from kernelpro.authors.author import NoProposal
+from kernelpro.authors.author import Assignment, NoProposal
 from kernelpro.authors.playbook.cuda.backend import BACKEND
 from kernelpro.authors.playbook.forms import programs_of
 from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.playbook import Playbook
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.design import Design
 from kernelpro.lab.languages.cuda import nvcc
-from kernelpro.records import Task
+from kernelpro.lab.tuning import tunables
+from kernelpro.records import Hardware, Task
 
 ARCHITECTURES = ("80", "86", "89", "90a", "100a", "120a")
 WITH_WGMMA = "linear", "matrix products", "masked products"
@@ -69,6 +71,39 @@ def first_design(program: Program, architecture: str) -> Design:
     """The first design that the architecture has the instructions for."""
     designs = (seed.design for seed in BACKEND.seeds(program))
     return next(d for d in designs if architecture == "90a" or not any(stage.wgmma for stage in d.stages))
+
+
+LARGE: dict[str, Task] = {
+    "product": make_task("F.gelu(a @ b)", "torch.zeros(2048, 2048), torch.zeros(2048, 2048)"),
+    "strided product": make_task("a.t() @ b", "torch.zeros(2048, 2048), torch.zeros(2048, 2048)"),
+    "convolution": make_task("self.m(a)", "torch.zeros(8, 64, 128, 128)", "self.m = nn.Conv2d(64, 128, 3)"),
+    "reduced channels": make_task(
+        "self.m(a).softmax(1)", "torch.zeros(8, 64, 64, 64)", "self.m = nn.Conv2d(64, 128, 3)"
+    ),
+    "transposed convolution": make_task(
+        "self.m(a)", "torch.zeros(8, 64, 64, 64)", "self.m = nn.ConvTranspose2d(64, 64, 3, stride=2)"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("capability", "shared_bytes"), [("8.0", 166912), ("8.6", 101376), ("9.0", 232448), ("12.0", 101376)]
+)
+@pytest.mark.parametrize("name", LARGE)
+def test_tiles_fit_into_the_shared_memory_of_the_device(
+    name: str, capability: str, shared_bytes: int
+) -> None:
+    """Every design states its limit as a constraint, which parsing checks for the design's own tiles."""
+    task, hardware = LARGE[name], Hardware(facts={"capability": capability})
+    graph = operator_graph_of(task)
+    assignment = Assignment(1, "seed", task, "cuda", "tf32", 0.1, {}, graph=graph, hardware=hardware)
+    limited = 0
+    for draft in Playbook().seed_drafts(assignment):
+        texts = [constraint.text for constraint in tunables.parse(draft.source).constraints]
+        limits = [text for text in texts if "PIPELINE_STAGES" in text]
+        limited += bool(limits)
+        assert all(text.endswith(f"<= {shared_bytes}") for text in limits), limits
+    assert limited
 
 
 @pytest.mark.long

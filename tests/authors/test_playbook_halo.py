@@ -86,7 +86,8 @@ class HaloChecker(KernelChecker):
         for stage in self.program.stages:
             conv = convolution_of(stage, "tf32")
             fit = fit_phase_tiles if conv and conv.outputs > 1 else fit_halo_tiles
-            stages.append(fit(conv, replace(_TILES, tiles=tiles)) if conv else StageDesign())
+            design = replace(_TILES, tiles=tiles)
+            stages.append(fit(conv, design, stage.shared_bytes) if conv else StageDesign())
         return replace(self.designs()[0], stages=tuple(stages))
 
 

@@ -23,7 +23,7 @@ from kernelpro.authors.playbook.algebra.simplify import simplify
 from kernelpro.authors.playbook.fusion.formulas import use_cheaper_formulas
 from kernelpro.authors.playbook.fusion.fuser import fuse
 from kernelpro.authors.playbook.graph.library import LibraryForm
-from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.ir.stages import MAX_SHARED_BYTES, Program
 from kernelpro.authors.playbook.schedule.contractions import reduces_rows_of_tile
 from kernelpro.records import Graph, Node, Target
 
@@ -41,9 +41,9 @@ _MAX_STAGES = 120
 """More stages take minutes to write and compile, and kernel launches dominate their time."""
 
 
-def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
+def programs_of(graph: Graph, target: Target, shared_bytes: int = MAX_SHARED_BYTES) -> dict[str, Program]:
     """The programs of a task by form, the most promising first. Raises NoProposal, with the reasons, if there
-    are none."""
+    are none. `shared_bytes`: the most shared memory of a block on the device."""
     simplified, rewrites = simplify(graph)
     forms: list[tuple[str, Graph, LibraryForm]] = [("library", simplified, "library")]
     if target == "cuda":
@@ -76,8 +76,15 @@ def programs_of(graph: Graph, target: Target) -> dict[str, Program]:
             "; ".join(reasons) or "torch's library calls leave nothing for the playbook to write"
         )
     if target == "cuda":
-        programs = {name: use_cheaper_formulas(program) for name, program in programs.items()}
+        programs = {name: _on_gpu(program, shared_bytes) for name, program in programs.items()}
     return _with_channel_rows_in_place(programs)
+
+
+def _on_gpu(program: Program, shared_bytes: int) -> Program:
+    program = use_cheaper_formulas(program)
+    return replace(
+        program, stages=tuple(replace(stage, shared_bytes=shared_bytes) for stage in program.stages)
+    )
 
 
 def _with_channel_rows_in_place(programs: dict[str, Program]) -> dict[str, Program]:

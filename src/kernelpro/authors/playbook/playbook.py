@@ -34,7 +34,7 @@ from kernelpro.authors.playbook.cpp import backend as cpp
 from kernelpro.authors.playbook.cuda import backend as cuda
 from kernelpro.authors.playbook.cuda.warpgroup_matmul import WGMMA_CAPABILITY
 from kernelpro.authors.playbook.forms import CUDA_FORMS, PLAIN_FORMS, TRITON_FORMS, programs_of
-from kernelpro.authors.playbook.ir.stages import Program
+from kernelpro.authors.playbook.ir.stages import MAX_SHARED_BYTES, Program
 from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.contractions import find_contraction
@@ -45,6 +45,12 @@ from kernelpro.authors.playbook.triton import backend as triton
 from kernelpro.records import Finding, Graph, Hardware, Severity, Target
 
 BACKENDS: tuple[Backend, ...] = (cpp.BACKEND, triton.BACKEND, cuda.BACKEND)
+_SHARED_BYTES = {
+    "7.5": 64 << 10,
+    **dict.fromkeys(("8.0", "8.7"), 163 << 10),
+    **dict.fromkeys(("8.6", "8.9", "12.0", "12.1"), 99 << 10),
+}
+"""Shared memory of a block where it is less than MAX_SHARED_BYTES, by compute capability."""
 Order = Literal["findings", "fixed", "random"]
 
 
@@ -67,7 +73,7 @@ class Playbook(Author):
     def __init__(self, order: Order = "findings", seed: int = 0):
         self.name = "playbook" if order == "findings" else f"playbook:{order}"
         self._order, self._seed = order, seed
-        self._known: tuple[Graph, Target, dict[str, Program]] | None = None
+        self._known: tuple[Graph, Target, int, dict[str, Program]] | None = None
         """The programs of the last graph: large ones take seconds to build."""
         self._seeds: tuple[Graph | None, tuple[object, ...], _Seeds] | None = None
         """The last graph, everything else that its seeds depend on, and the seeds."""
@@ -110,9 +116,10 @@ class Playbook(Author):
             raise NoMoreProposals(
                 f"the playbook needs the task's operator graph, which could not be read{reason}"
             )
-        if self._known is None or self._known[:2] != (graph, target):
-            self._known = graph, target, programs_of(graph, target)
-        return self._known[2]
+        shared_bytes = _shared_bytes(assignment.hardware)
+        if self._known is None or self._known[:3] != (graph, target, shared_bytes):
+            self._known = graph, target, shared_bytes, programs_of(graph, target, shared_bytes)
+        return self._known[3]
 
     def _write_seed(self, assignment: Assignment) -> Draft:
         drafts = self.seed_drafts(assignment)
@@ -263,7 +270,9 @@ class ShapeWriter:
         """The writer of an assignment. Raises NoProposal if a further shape has no program."""
         is_several = len(assignment.task.shapes) > 1
         try:
-            others = tuple(programs_of(graph, assignment.target) for graph in assignment.other_graphs)
+            shared_bytes = _shared_bytes(assignment.hardware)
+            graphs = assignment.other_graphs
+            others = tuple(programs_of(graph, assignment.target, shared_bytes) for graph in graphs)
         except NoProposal:
             if is_several:
                 raise
@@ -327,6 +336,11 @@ def _with_fast_math(backend: Backend, program: Program, design: Design) -> Desig
 def _runs_on(hardware: Hardware, design: Design) -> bool:
     """Whether the device is known to have the instructions that the design asks for."""
     return not any(stage.wgmma for stage in design.stages) or hardware.capability == WGMMA_CAPABILITY
+
+
+def _shared_bytes(hardware: Hardware) -> int:
+    """The most shared memory of a block, by compute capability."""
+    return _SHARED_BYTES.get(hardware.capability, MAX_SHARED_BYTES)
 
 
 def _with_graphs(seeds: list[Seed], program: Program, graph: Graph) -> list[Seed]:

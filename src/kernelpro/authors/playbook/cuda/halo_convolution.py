@@ -25,7 +25,7 @@ from kernelpro.authors.playbook.cuda.halo_tiles import (
     convolution_of,
     fit_halo_tiles,
 )
-from kernelpro.authors.playbook.cuda.matmul import MAX_SHARED_BYTES, CudaMatmul
+from kernelpro.authors.playbook.cuda.matmul import CudaMatmul
 from kernelpro.authors.playbook.cuda.syntax import indented
 from kernelpro.authors.playbook.ir.expressions import Expr
 from kernelpro.authors.playbook.ir.indices import IndexExpr, LoopVar, iterations, unflatten_loops, variable
@@ -54,7 +54,7 @@ class HaloConvolution(CudaMatmul):
         self._outer = LoopVar("outer", iterations(conv.outer))
 
     def _fit(self, conv: Convolution, design: StageDesign) -> StageDesign:
-        return fit_halo_tiles(conv, design)
+        return fit_halo_tiles(conv, design, self._stage.shared_bytes)
 
     def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
         builder, number = self._builder, self._number
@@ -66,7 +66,7 @@ class HaloConvolution(CudaMatmul):
             results += f" * {self._convolution.outputs}"
         tunables = self._tunables()
         builder.constraints += [
-            f"{shared_bytes} <= {MAX_SHARED_BYTES}",
+            f"{shared_bytes} <= {self._stage.shared_bytes}",
             f"32 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 2 * {positions} and {threads} <= 512",
         ]

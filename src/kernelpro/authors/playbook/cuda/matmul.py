@@ -39,8 +39,6 @@ from kernelpro.authors.playbook.schedule.design import StageDesign, power_of_two
 from kernelpro.authors.playbook.schedule.masked_loads import masked_loads
 from kernelpro.authors.playbook.schedule.passes import RowPass
 
-MAX_SHARED_BYTES = 232448
-"""The most shared memory that a block can have on any GPU (227 KB)."""
 _MMA_TYPES = {"float32": "TF32", "bfloat16": "BF16", "float16": "F16"}
 _MIN_TILE = 32
 """The smallest side of a tile."""
@@ -54,16 +52,16 @@ def uses_tensor_cores(contraction: Contraction, design: StageDesign, precision: 
     return design.order == "tiles" and dtype in _MMA_TYPES and (dtype != "float32" or precision == "tf32")
 
 
-def fit_tiles(contraction: Contraction, design: StageDesign) -> StageDesign:
-    """The design with tiles that are no larger than the product, and threads and pipeline stages that suit
-    the tiles."""
+def fit_tiles(contraction: Contraction, design: StageDesign, most_shared: int) -> StageDesign:
+    """The design with tiles that are no larger than the product, threads that suit the tiles, and as many
+    pipeline stages as shared memory holds."""
     tile_m = max(min(design.tile_m, power_of_two(iterations(contraction.rows))), _MIN_TILE)
     tile_n = max(min(design.tile_n, power_of_two(iterations(contraction.columns))), _MIN_TILE)
     tile_k = max(min(design.tile_k, power_of_two(iterations(contraction.depth))), 16)
     results = tile_m * tile_n
     threads = min(max(design.threads, results // 128, 64), results // 16, 8 * min(tile_m, tile_n), 512)
     stage_bytes = (tile_m + tile_n + 16) * (tile_k + 8) * itemsize(contraction.left.dtype)
-    stages = max(min(design.pipeline_stages, MAX_SHARED_BYTES // stage_bytes), 2)
+    stages = max(min(design.pipeline_stages, most_shared // stage_bytes), 2)
     return replace(
         design, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, threads=threads, pipeline_stages=stages
     )
@@ -84,7 +82,7 @@ class CudaMatmul:
             )
         self._builder, self._stage, self._number, self._contraction = builder, stage, number, match
         builder.load_conditions = masked_loads(stage.expressions)
-        self._design = fit_tiles(match, design)
+        self._design = fit_tiles(match, design, stage.shared_bytes)
         self._tensor_cores = uses_tensor_cores(match, design, precision)
         self._split = design.split if stage.product else 1
         self._rows, self._columns = iterations(match.rows), iterations(match.columns)
@@ -146,7 +144,7 @@ class CudaMatmul:
         shared_bytes = self._shared_bytes()
         results = f"TILE_M{number} * TILE_N{number}"
         builder.constraints += [
-            f"{shared_bytes} <= {MAX_SHARED_BYTES}",
+            f"{shared_bytes} <= {self._stage.shared_bytes}",
             f"16 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 512 and {threads} <= 8 * TILE_M{number} and {threads} <= 8 * TILE_N{number}",
         ]

@@ -29,6 +29,9 @@ from kernelpro.authors.playbook.ir.indices import IndexExpr, Loops, LoopVar, ite
 
 ReduceKind = Literal["sum", "max", "min", "prod"]
 
+MAX_SHARED_BYTES = 232448
+"""The most shared memory that a block can have on any GPU (227 KB)."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -124,6 +127,8 @@ class Stage:
     totals: tuple[Total, ...] = ()
     epilogue: tuple[StoreStep, ...] = ()
     product: MatrixProduct | None = None
+    shared_bytes: int = MAX_SHARED_BYTES
+    """The most shared memory that a block may have on the device."""
 
     @property
     def rows(self) -> int:

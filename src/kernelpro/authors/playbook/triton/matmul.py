@@ -34,8 +34,6 @@ from kernelpro.authors.playbook.triton.tile_rows import UNNAMED_OPS, TileRows
 
 _MIN_TILE = 16
 """The smallest side of a tile on tensor cores."""
-_MAX_SHARED_BYTES = 232448
-"""The most shared memory that a block can have on any GPU (227 KB)."""
 _MIN_TAP_TERMS = 32
 """A tap needs a multiple of this many terms (channels), so that each tile of terms belongs to one tap."""
 _MAX_ROW_ELEMENTS = 128 * 256
@@ -156,6 +154,7 @@ class TritonMatmul:
         if self._is_swapped and stage.product:
             self._across, self._along = self._along, self._across
         self._printer.load_conditions = masked_loads(stage.expressions)
+        self._design = self._fit_shared_memory(design)
 
     def write(self) -> Stage | None:
         """Add the kernel. If the stage's steps do not fit into the epilogue, returns them as a stage."""
@@ -190,7 +189,7 @@ class TritonMatmul:
         elements = f"(TILE_M{number} + TILE_N{number}) * TILE_K{number} * PIPELINE_STAGES{number}"
         elements = f"2 * {elements}" if self._phase else elements
         builder.derived_constants.append(
-            f"# tune-if: {elements} * {2 if self._is_16_bit else 4} <= {_MAX_SHARED_BYTES}"
+            f"# tune-if: {elements} * {2 if self._is_16_bit else 4} <= {self._stage.shared_bytes}"
         )
         self._masks = {
             axis: f"{axis.name}_mask"
@@ -226,6 +225,24 @@ class TritonMatmul:
     @property
     def _is_16_bit(self) -> bool:
         return self._contraction.left.dtype != "float32"
+
+    def _fit_shared_memory(self, design: StageDesign) -> StageDesign:
+        """The design with fewer pipeline stages and then smaller tiles, until they fit."""
+        size = (2 if self._is_16_bit else 4) * (2 if self._phase else 1)
+        whole = max(power_of_two(self._along.extent), _MIN_TILE) if self._whole_rows else 0
+        while True:
+            sides = whole + design.tile_m if whole else design.tile_m + design.tile_n
+            if sides * design.tile_k * design.pipeline_stages * size <= self._stage.shared_bytes:
+                return design
+            if design.pipeline_stages > 2:
+                design = replace(design, pipeline_stages=design.pipeline_stages - 1)
+            elif max(design.tile_m, design.tile_n) > 64 and not whole:
+                wider = "tile_n" if design.tile_n >= design.tile_m else "tile_m"
+                design = replace(design, **{wider: getattr(design, wider) // 2})
+            elif design.tile_k > _MIN_TILE:
+                design = replace(design, tile_k=design.tile_k // 2)
+            else:
+                return design
 
     def _side_tunable(self, name: str, size: int, axis: LoopVar) -> str:
         """Declare the rows or the columns of a tile as a tunable. Whole rows determine one of them, and limit
