@@ -373,3 +373,14 @@ def test_extrema_keep_nan(tmp_path: Path) -> None:
         outputs = checker._candidate(BACKEND.write(checker.program, design))(a, b)
         for output, truth in zip(outputs, expected, strict=True):
             torch.testing.assert_close(output, truth, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [("BatchNorm2d(6)", "8, 6, 24, 24"), ("GroupNorm(2, 6)", "4, 6, 24, 24")]
+)
+def test_variances_do_not_cancel_far_from_zero(layer: str, shape: str, tmp_path: Path) -> None:
+    """Of columns and of several rows, within the judge's tolerance for each distribution of inputs."""
+    task = make_task("self.n(a)", f"torch.randn({shape})", f"self.n = nn.{layer}")
+    checker = KernelChecker(task, tmp_path)
+    excesses = checker.excesses(BACKEND.write(checker.program, checker.designs()[0]))
+    assert "far from zero" in excesses and max(excesses.values()) <= 1, excesses
