@@ -20,6 +20,8 @@ matmul_operands.py    the tiles of an operand in shared memory
 matmul_prelude.py     device functions of matrix products
 halo_convolution.py   convolutions that read each input once
 halo_tiles.py         which convolutions these are, and their tiles
+halo_phases.py        transposed convolutions with a stride: all phases from one tile of the input
+phase_tiles.py        their tiles, and the layout of their weights in shared memory
 warpgroup_matmul.py   matrix products with TMA and wgmma (Hopper)
 warpgroup_prelude.py  device functions of those products
 moves.py              initial designs, moves and fallbacks
