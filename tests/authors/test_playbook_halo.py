@@ -87,7 +87,7 @@ class HaloChecker(KernelChecker):
             conv = convolution_of(stage, "tf32")
             fit = fit_phase_tiles if conv and conv.outputs > 1 else fit_halo_tiles
             design = replace(_TILES, tiles=tiles)
-            stages.append(fit(conv, design, stage.shared_bytes) if conv else StageDesign())
+            stages.append(fit(conv, design, stage.max_shared_bytes) if conv else StageDesign())
         return replace(self.designs()[0], stages=tuple(stages))
 
 

@@ -22,7 +22,7 @@ from kernelpro.lab.judge.clock_policy import (
 from kernelpro.lab.judge.decision import is_excused
 from kernelpro.lab.measure import physics
 from kernelpro.lab.measure.clocks import has_head_start, measure_clocks, solo_share
-from kernelpro.lab.measure.physics import Ceilings, fewer_operations_ms, floor_ms, impossible_ms
+from kernelpro.lab.measure.physics import Ceilings, floor_ms, impossible_ms, reference_operations_ms
 from kernelpro.lab.measure.rounds import Rounds, comparable_time, was_slowed
 from kernelpro.lab.measure.samples import Sample
 from kernelpro.lab.measure.statistics import SYSTEMATIC, above_one, faster_than_all, ratio_interval
@@ -376,7 +376,7 @@ def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
     counting = Work(10**6, 10**6, 1e12)
     assert floor_ms(counting, ceilings, "fp32") == 100.0 and floor_ms(counting, ceilings, "tf32") == 10.0
     assert impossible_ms(counting, ceilings, "cuda") < 0.01, "algebra may need no products"
-    assert fewer_operations_ms(counting, ceilings, "tf32") == 2.5
+    assert reference_operations_ms(counting, ceilings, "tf32") == 2.5
 
 
 def test_each_type_has_the_floor_of_its_own_unit() -> None:
@@ -393,7 +393,9 @@ def test_each_type_has_the_floor_of_its_own_unit() -> None:
     ceilings = Ceilings(1e12, 4e12, 1 << 20, {"fp32": 5e13, "tf32": 4e14, "bf16": 8e14, "fp64": 5e13})
     product = Work(10**6, 10**6, 1e12)
     assert floor_ms(product, ceilings, "fp64") == 20.0, "and not the 1.25 ms of bfloat16"
-    assert fewer_operations_ms(product, ceilings, "fp64") == fewer_operations_ms(product, ceilings, "bf16")
+    assert reference_operations_ms(product, ceilings, "fp64") == reference_operations_ms(
+        product, ceilings, "bf16"
+    )
 
 
 def test_a_unit_that_the_kept_ceilings_lack_is_measured_and_kept(

@@ -41,9 +41,9 @@ _MAX_STAGES = 120
 """More stages take minutes to write and compile, and kernel launches dominate their time."""
 
 
-def programs_of(graph: Graph, target: Target, shared_bytes: int = MAX_SHARED_BYTES) -> dict[str, Program]:
+def programs_of(graph: Graph, target: Target, max_shared_bytes: int = MAX_SHARED_BYTES) -> dict[str, Program]:
     """The programs of a task by form, the most promising first. Raises NoProposal, with the reasons, if there
-    are none. `shared_bytes`: the most shared memory of a block on the device."""
+    are none. `max_shared_bytes`: the most shared memory of a block on the device."""
     simplified, rewrites = simplify(graph)
     forms: list[tuple[str, Graph, LibraryForm]] = [("library", simplified, "library")]
     if target == "cuda":
@@ -76,14 +76,14 @@ def programs_of(graph: Graph, target: Target, shared_bytes: int = MAX_SHARED_BYT
             "; ".join(reasons) or "torch's library calls leave nothing for the playbook to write"
         )
     if target == "cuda":
-        programs = {name: _on_gpu(program, shared_bytes) for name, program in programs.items()}
+        programs = {name: _on_gpu(program, max_shared_bytes) for name, program in programs.items()}
     return _with_channel_rows_in_place(programs)
 
 
-def _on_gpu(program: Program, shared_bytes: int) -> Program:
+def _on_gpu(program: Program, max_shared_bytes: int) -> Program:
     program = use_cheaper_formulas(program)
     return replace(
-        program, stages=tuple(replace(stage, shared_bytes=shared_bytes) for stage in program.stages)
+        program, stages=tuple(replace(stage, max_shared_bytes=max_shared_bytes) for stage in program.stages)
     )
 
 

@@ -39,7 +39,7 @@ from kernelpro.authors.playbook.recurrent.module import PLAN as RECURRENT_PLAN
 from kernelpro.authors.playbook.recurrent.module import recurrent_source
 from kernelpro.authors.playbook.schedule.contractions import find_contraction
 from kernelpro.authors.playbook.schedule.design import Design, parse_design
-from kernelpro.authors.playbook.schedule.launches import share_of_launches
+from kernelpro.authors.playbook.schedule.launches import launch_overhead
 from kernelpro.authors.playbook.schedule.moves import Move, Seed
 from kernelpro.authors.playbook.triton import backend as triton
 from kernelpro.records import Finding, Graph, Hardware, Severity, Target
@@ -116,9 +116,9 @@ class Playbook(Author):
             raise NoMoreProposals(
                 f"the playbook needs the task's operator graph, which could not be read{reason}"
             )
-        shared_bytes = _shared_bytes(assignment.hardware)
-        if self._known is None or self._known[:3] != (graph, target, shared_bytes):
-            self._known = graph, target, shared_bytes, programs_of(graph, target, shared_bytes)
+        max_shared_bytes = _max_shared_bytes(assignment.hardware)
+        if self._known is None or self._known[:3] != (graph, target, max_shared_bytes):
+            self._known = graph, target, max_shared_bytes, programs_of(graph, target, max_shared_bytes)
         return self._known[3]
 
     def _write_seed(self, assignment: Assignment) -> Draft:
@@ -270,9 +270,9 @@ class ShapeWriter:
         """The writer of an assignment. Raises NoProposal if a further shape has no program."""
         is_several = len(assignment.task.shapes) > 1
         try:
-            shared_bytes = _shared_bytes(assignment.hardware)
+            max_shared_bytes = _max_shared_bytes(assignment.hardware)
             graphs = assignment.other_graphs
-            others = tuple(programs_of(graph, assignment.target, shared_bytes) for graph in graphs)
+            others = tuple(programs_of(graph, assignment.target, max_shared_bytes) for graph in graphs)
         except NoProposal:
             if is_several:
                 raise
@@ -338,17 +338,18 @@ def _runs_on(hardware: Hardware, design: Design) -> bool:
     return not any(stage.wgmma for stage in design.stages) or hardware.capability == WGMMA_CAPABILITY
 
 
-def _shared_bytes(hardware: Hardware) -> int:
+def _max_shared_bytes(hardware: Hardware) -> int:
     """The most shared memory of a block, by compute capability."""
     return _SHARED_BYTES.get(hardware.capability, MAX_SHARED_BYTES)
 
 
 def _with_graphs(seeds: list[Seed], program: Program, graph: Graph) -> list[Seed]:
-    """The seeds as CUDA graphs if launches dominate; the first seed also as one if launches matter."""
-    launches = share_of_launches(program, graph)
-    if launches == "dominate":
+    """The seeds as CUDA graphs if launch overhead dominates. If it is noticeable, the first seed also as
+    a graph."""
+    overhead = launch_overhead(program, graph)
+    if overhead == "dominant":
         return [_as_graph(seed) for seed in seeds]
-    return [seeds[0], _as_graph(seeds[0]), *seeds[1:]] if launches == "matter" else seeds
+    return [seeds[0], _as_graph(seeds[0]), *seeds[1:]] if overhead == "noticeable" else seeds
 
 
 def _as_graph(seed: Seed) -> Seed:

@@ -52,8 +52,8 @@ class Decision:
     speedup: dict[str, Interval]
     faster: Literal["yes", "no", "unclear"]
     """Whether it is faster than every baseline: which of them is the fastest is measured, too."""
-    beaten_operations_ms: float = 0.0
-    """If it needs fewer operations than the reference: the least time of the reference's; else 0."""
+    reference_operations_ms: float = 0.0
+    """If it is faster than the reference's operations can run on this device: their least time; else 0."""
 
     @property
     def statistics(self) -> ClockStatistics:
@@ -90,7 +90,7 @@ def decide(facts: Facts, bench: Bench, baselines: Baselines, others_are_busy: Ca
     ratios = {
         name: _speedup(name, rounds, baselines, clocks, systematic, charged) for name in baselines.variants
     }
-    operations_ms = physics.fewer_operations_ms(bench.work, bench.ceilings, bench.unit)
+    operations_ms = physics.reference_operations_ms(bench.work, bench.ceilings, bench.unit)
     beaten_ms = operations_ms if statistics.deciding_ms < operations_ms else 0.0
     return Decision(anchor, clocks, charged, times, ratios, faster_than_all(ratios), beaten_ms)
 

@@ -65,7 +65,7 @@ def impossible_ms(work: Work, ceilings: Ceilings, device: str) -> float:
     return 1e3 * moved / (ceilings.cached_bandwidth * 2 * _BANDWIDTH_MARGIN)
 
 
-def fewer_operations_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
+def reference_operations_ms(work: Work, ceilings: Ceilings, unit: str) -> float:
     """The time below which a kernel must compute its result with fewer operations than the reference, which
     algebra can allow: the sum of a linear layer's outputs is one dot product. A task with types other than
     float32 may mix types, so that the fastest unit counts."""

@@ -137,7 +137,7 @@ class CandidateServer(RequestServer):
                 values = Slot.from_json(piece["slot"]).view(raw)
                 parameters.copy_elements(self._model, piece["name"], piece["first"], values)
             self._device.synchronize()
-        except BaseException as error:
+        except BaseException as error:  # `sys.exit` too
             raise as_stage_failure("construct", error) from None
         finally:
             gpu.close_ipc_handle(raw.data_ptr())

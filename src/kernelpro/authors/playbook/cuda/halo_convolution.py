@@ -54,7 +54,7 @@ class HaloConvolution(CudaMatmul):
         self._outer = LoopVar("outer", iterations(conv.outer))
 
     def _fit(self, conv: Convolution, design: StageDesign) -> StageDesign:
-        return fit_halo_tiles(conv, design, self._stage.shared_bytes)
+        return fit_halo_tiles(conv, design, self._stage.max_shared_bytes)
 
     def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
         builder, number = self._builder, self._number
@@ -66,7 +66,7 @@ class HaloConvolution(CudaMatmul):
             results += f" * {self._convolution.outputs}"
         tunables = self._tunables()
         builder.constraints += [
-            f"{shared_bytes} <= {self._stage.shared_bytes}",
+            f"{shared_bytes} <= {self._stage.max_shared_bytes}",
             f"32 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 2 * {positions} and {threads} <= 512",
         ]

@@ -40,7 +40,7 @@ class PhasedHaloConvolution(HaloConvolution):
     _constants_of_results = HaloConvolution._constants_of_results | {_FURTHER_COLUMN}
 
     def _fit(self, conv: Convolution, design: StageDesign) -> StageDesign:
-        return fit_phase_tiles(conv, design, self._stage.shared_bytes)
+        return fit_phase_tiles(conv, design, self._stage.max_shared_bytes)
 
     def _tunables(self) -> list[str]:
         names = super()._tunables()

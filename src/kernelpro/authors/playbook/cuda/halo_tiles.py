@@ -274,7 +274,7 @@ def _tap_order(index: IndexExpr, taps: Loops) -> int | None:
     return unit if unit in (1, -1) else None
 
 
-def fit_halo_tiles(conv: Convolution, design: StageDesign, most_shared: int) -> StageDesign:
+def fit_halo_tiles(conv: Convolution, design: StageDesign, max_shared_bytes: int) -> StageDesign:
     """The design with tiles that are no larger than the result, threads that suit them, and as many pipeline
     stages as shared memory holds."""
     tile_m = max(min(design.tile_m, power_of_two(conv.x.positions), 256), SIDE)
@@ -288,7 +288,7 @@ def fit_halo_tiles(conv: Convolution, design: StageDesign, most_shared: int) -> 
         threads = min(max(design.threads, results // 128, 64), most)
         fitted = replace(design, tile_m=tile_m, coarsening=lines, tile_n=tile_n, threads=threads)
         size = 4 * conv.shared_elements(fitted)
-        if 2 * size <= most_shared or (tile_n == 32 and tile_m * lines <= 64):
+        if 2 * size <= max_shared_bytes or (tile_n == 32 and tile_m * lines <= 64):
             break
         if tile_n > 32 and (
             tile_m * lines <= 64 or 2 * tile_n * conv.weight_stride > conv.shared_elements(fitted)
@@ -298,5 +298,5 @@ def fit_halo_tiles(conv: Convolution, design: StageDesign, most_shared: int) -> 
             lines //= 2
         else:
             tile_m //= 2
-    stages = max(min(design.pipeline_stages, most_shared // size), 2)
+    stages = max(min(design.pipeline_stages, max_shared_bytes // size), 2)
     return replace(fitted, tile_k=DEPTH, pipeline_stages=stages, split=1)

@@ -52,7 +52,7 @@ def uses_tensor_cores(contraction: Contraction, design: StageDesign, precision: 
     return design.order == "tiles" and dtype in _MMA_TYPES and (dtype != "float32" or precision == "tf32")
 
 
-def fit_tiles(contraction: Contraction, design: StageDesign, most_shared: int) -> StageDesign:
+def fit_tiles(contraction: Contraction, design: StageDesign, max_shared_bytes: int) -> StageDesign:
     """The design with tiles that are no larger than the product, threads that suit the tiles, and as many
     pipeline stages as shared memory holds."""
     tile_m = max(min(design.tile_m, power_of_two(iterations(contraction.rows))), _MIN_TILE)
@@ -61,7 +61,7 @@ def fit_tiles(contraction: Contraction, design: StageDesign, most_shared: int) -
     results = tile_m * tile_n
     threads = min(max(design.threads, results // 128, 64), results // 16, 8 * min(tile_m, tile_n), 512)
     stage_bytes = (tile_m + tile_n + 16) * (tile_k + 8) * itemsize(contraction.left.dtype)
-    stages = max(min(design.pipeline_stages, most_shared // stage_bytes), 2)
+    stages = max(min(design.pipeline_stages, max_shared_bytes // stage_bytes), 2)
     return replace(
         design, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, threads=threads, pipeline_stages=stages
     )
@@ -70,6 +70,9 @@ def fit_tiles(contraction: Contraction, design: StageDesign, most_shared: int) -
 class CudaMatmul:
     """The kernel of one matrix product. Steps that need only one element of it at a time form the
     epilogue."""
+
+    _constants_of_results: frozenset[LoopVar] = frozenset()
+    """Variables in the indices of results that are constants in unrolled loops."""
 
     def __init__(
         self, builder: CudaSourceBuilder, stage: Stage, design: StageDesign, number: int, precision: str
@@ -82,7 +85,7 @@ class CudaMatmul:
             )
         self._builder, self._stage, self._number, self._contraction = builder, stage, number, match
         builder.load_conditions = masked_loads(stage.expressions)
-        self._design = fit_tiles(match, design, stage.shared_bytes)
+        self._design = fit_tiles(match, design, stage.max_shared_bytes)
         self._tensor_cores = uses_tensor_cores(match, design, precision)
         self._split = design.split if stage.product else 1
         self._rows, self._columns = iterations(match.rows), iterations(match.columns)
@@ -144,7 +147,7 @@ class CudaMatmul:
         shared_bytes = self._shared_bytes()
         results = f"TILE_M{number} * TILE_N{number}"
         builder.constraints += [
-            f"{shared_bytes} <= {self._stage.shared_bytes}",
+            f"{shared_bytes} <= {self._stage.max_shared_bytes}",
             f"16 * {threads} <= {results} and {results} <= 128 * {threads}",
             f"{threads} <= 512 and {threads} <= 8 * TILE_M{number} and {threads} <= 8 * TILE_N{number}",
         ]
@@ -352,9 +355,6 @@ class CudaMatmul:
             loop.in_bounds = " && ".join([loop.in_bounds, *map(loop.guard_condition, guards)])
         loads = loop.emit_loads(names)
         return loop.outer_loop([*loads, *loop.unrolled(loop.emit_pack(names))])
-
-    _constants_of_results: frozenset[LoopVar] = frozenset()
-    """Variables in the indices of results that are constants in unrolled loops."""
 
     def _row_indices(self) -> dict[LoopVar, IndexExpr]:
         """The loops over the rows as functions of what `_row_lines` declares."""

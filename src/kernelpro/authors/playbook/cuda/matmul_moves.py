@@ -84,7 +84,7 @@ def halo_design(stage: Stage) -> StageDesign | None:
     if conv is None:
         return None
     if conv.outputs > 1:
-        return _phase_design(conv, stage.shared_bytes)
+        return _phase_design(conv, stage.max_shared_bytes)
     columns, positions = min(power_of_two(conv.column.extent), _HALO_COLUMNS), _HALO_POSITIONS
     outer = iterations(conv.outer) * -(-conv.column.extent // columns)
     results = outer * conv.x.positions * conv.y.positions
@@ -102,7 +102,7 @@ def halo_design(stage: Stage) -> StageDesign | None:
     return _fit(stage, design)
 
 
-def _phase_design(conv: Convolution, most_shared: int) -> StageDesign:
+def _phase_design(conv: Convolution, max_shared_bytes: int) -> StageDesign:
     """All weights in shared memory, if they fit, with two blocks for each multiprocessor or one large one.
     Lines have 16 positions: a warp has several of them below each other, which share most inputs."""
     columns = min(power_of_two(conv.column.extent), max(_PHASE_RESULTS // power_of_two(conv.outputs), 16))
@@ -116,12 +116,12 @@ def _phase_design(conv: Convolution, most_shared: int) -> StageDesign:
             order="tiles", halo=True, tile_m=line, coarsening=positions // line, tile_n=columns
         )
         tile = replace(tile, threads=threads, tiles=max(min(tiles, 16), 1))
-        return fit_phase_tiles(conv, tile, most_shared)
+        return fit_phase_tiles(conv, tile, max_shared_bytes)
 
     if results < 2 * _SMS * _PHASE_POSITIONS:
         return design(_PHASE_POSITIONS // 2, 128)
     small = design(_PHASE_POSITIONS, 128)
-    two_fit = 2 * (shared_bytes(conv, small) + _RESERVED_BYTES) <= most_shared + _RESERVED_BYTES
+    two_fit = 2 * (shared_bytes(conv, small) + _RESERVED_BYTES) <= max_shared_bytes + _RESERVED_BYTES
     return small if two_fit else design(2 * _PHASE_POSITIONS, 256)
 
 
@@ -145,9 +145,9 @@ def _blocks(contraction: Contraction, tile_m: int, tile_n: int) -> int:
 def _fit(stage: Stage, design: StageDesign) -> StageDesign:
     """The design fit to the product; also for the row kernel that runs steps that the epilogue cannot."""
     if design.halo and (conv := convolution_of(stage, "tf32")):
-        return (fit_phase_tiles if conv.outputs > 1 else fit_halo_tiles)(conv, design, stage.shared_bytes)
+        return (fit_phase_tiles if conv.outputs > 1 else fit_halo_tiles)(conv, design, stage.max_shared_bytes)
     contraction = _contraction(stage)
-    design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design, stage.shared_bytes)
+    design = (fit_warpgroup_tiles if design.wgmma else fit_tiles)(contraction, design, stage.max_shared_bytes)
     lanes = min(max(32, power_of_two(iterations(contraction.columns) / 16)), design.threads)
     return replace(
         design,

@@ -16,7 +16,7 @@ _MIN_COLUMNS = 16
 _MAX_RESULTS_PER_THREAD = 128
 
 
-def fit_phase_tiles(conv: Convolution, design: StageDesign, most_shared: int) -> StageDesign:
+def fit_phase_tiles(conv: Convolution, design: StageDesign, max_shared_bytes: int) -> StageDesign:
     """The design with tiles that are no larger than the result, threads that suit them, and as many pipeline
     stages as shared memory holds. Several tiles for a block only if all weights fit too."""
     tile_m = max(min(design.tile_m, power_of_two(conv.x.positions), 256), SIDE)
@@ -33,7 +33,7 @@ def fit_phase_tiles(conv: Convolution, design: StageDesign, most_shared: int) ->
         fitted = replace(
             design, tile_m=tile_m, coarsening=lines, tile_n=tile_n, threads=threads, pipeline_stages=stages
         )
-        fits = shared_bytes(conv, replace(fitted, tiles=1)) <= most_shared and least <= most
+        fits = shared_bytes(conv, replace(fitted, tiles=1)) <= max_shared_bytes and least <= most
         if fits or (tile_n == _MIN_COLUMNS and tile_m * lines <= 64):
             break
         if tile_n > _MIN_COLUMNS:
@@ -42,7 +42,7 @@ def fit_phase_tiles(conv: Convolution, design: StageDesign, most_shared: int) ->
             lines //= 2
         else:
             tile_m //= 2
-    if shared_bytes(conv, fitted) > most_shared:
+    if shared_bytes(conv, fitted) > max_shared_bytes:
         fitted = replace(fitted, tiles=1)
     return replace(fitted, tile_k=DEPTH, split=1)
 

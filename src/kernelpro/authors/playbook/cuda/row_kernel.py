@@ -324,7 +324,7 @@ class RowKernel(ABC):
         self.in_registers = registers <= _MAX_CACHE_REGISTERS
         shared_bytes = sum(iterations(row_pass.loops) for _, row_pass in cached) * 4 * self.rows_per_block
         only_floats = all(arithmetic_type(node.dtype) == "float" for node, _ in cached)
-        fits = shared_bytes <= min(_MAX_CACHE_BYTES, self.stage.shared_bytes)
+        fits = shared_bytes <= min(_MAX_CACHE_BYTES, self.stage.max_shared_bytes)
         if not self.in_registers and not (fits and only_floats):
             for row_pass in self.passes:
                 row_pass.cached.clear()

@@ -57,14 +57,14 @@ def fits_warpgroups(contraction: Contraction, design: StageDesign, precision: st
     )
 
 
-def fit_warpgroup_tiles(contraction: Contraction, design: StageDesign, most_shared: int) -> StageDesign:
+def fit_warpgroup_tiles(contraction: Contraction, design: StageDesign, max_shared_bytes: int) -> StageDesign:
     """The design with the tiles that the instructions allow and that are no larger than the product, and with
     as many pipeline stages as shared memory holds."""
     rows, columns = iterations(contraction.rows), iterations(contraction.columns)
     tile_m = 2 * ROWS_PER_WARPGROUP if design.tile_m > ROWS_PER_WARPGROUP < rows else ROWS_PER_WARPGROUP
     tile_n = max(size for size in SIZES if size == SIZES[0] or (size <= design.tile_n and size < 2 * columns))
     stage_bytes = ROW_BYTES * (tile_m + tile_n) + _BARRIER_BYTES
-    stages = min(max(design.pipeline_stages, 2), (most_shared - _SWIZZLE_BYTES) // stage_bytes)
+    stages = min(max(design.pipeline_stages, 2), (max_shared_bytes - _SWIZZLE_BYTES) // stage_bytes)
     return replace(
         design,
         tile_m=tile_m,
@@ -117,7 +117,7 @@ class WarpgroupMatmul(CudaMatmul):
         if not self._tensor_cores or left is None or right is None:
             raise NoProposal("wgmma needs operands on tensor cores that are contiguous along the sum")
         self._operands = {"left": left, "right": right}
-        self._design, self._split = fit_warpgroup_tiles(contraction, design, stage.shared_bytes), 1
+        self._design, self._split = fit_warpgroup_tiles(contraction, design, stage.max_shared_bytes), 1
 
     def _write(self, steps: list[StoreStep], names: Mapping[Expr, str]) -> None:
         builder, number, design = self._builder, self._number, self._design
@@ -129,7 +129,7 @@ class WarpgroupMatmul(CudaMatmul):
         builder.tunables[f"PIPELINE_STAGES{number}"] = (stages, sorted({3, 4, 6, stages}))
         stage_bytes = f"({ROW_BYTES} * (TILE_M{number} + TILE_N{number}) + {_BARRIER_BYTES})"
         shared_bytes = f"{_SWIZZLE_BYTES} + PIPELINE_STAGES{number} * {stage_bytes}"
-        builder.constraints.append(f"{shared_bytes} <= {self._stage.shared_bytes}")
+        builder.constraints.append(f"{shared_bytes} <= {self._stage.max_shared_bytes}")
         constants = [f"{name} = {name}{number}" for name in ("TILE_M", "TILE_N", "PIPELINE_STAGES")]
         constants += [f"TILE_K = {design.tile_k}", "CONSUMERS = 2 * TILE_M"]
         body = [*self._tile_position(", ".join(constants)), *self._declare_buffers()]

@@ -127,7 +127,7 @@ class Stage:
     totals: tuple[Total, ...] = ()
     epilogue: tuple[StoreStep, ...] = ()
     product: MatrixProduct | None = None
-    shared_bytes: int = MAX_SHARED_BYTES
+    max_shared_bytes: int = MAX_SHARED_BYTES
     """The most shared memory that a block may have on the device."""
 
     @property

@@ -146,10 +146,4 @@ def replace_product_with_loads(stage: Stage, tensor: str, parts: int) -> Stage:
     def rewrite(value: Expr) -> Expr:
         return builder.rewrite(value, load_product, memo)
 
-    return replace(
-        stage,
-        steps=tuple(replace(step, value=rewrite(step.value)) for step in stage.steps),
-        totals=tuple(replace(total, value=rewrite(total.value)) for total in stage.totals),
-        epilogue=tuple(replace(step, value=rewrite(step.value)) for step in stage.epilogue),
-        product=None,
-    )
+    return replace(stage, product=None).map_expressions(rewrite)

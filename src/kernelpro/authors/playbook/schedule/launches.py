@@ -14,20 +14,20 @@ from kernelpro.records import Graph, Node
 _LAUNCH_SECONDS = 10e-6
 _FLOPS, _BANDWIDTH = 200e12, 3e12
 """Rates that kernels of an H200 reach. On slower GPUs, launches matter even less."""
-_MATTERS, _DOMINATES = 0.5, 2.0
-"""Launches matter from this share of the kernels' time on, and dominate from the second one on."""
+_NOTICEABLE, _DOMINANT = 0.5, 2.0
+"""The shares of the kernels' time from which on launch overhead is noticeable, and dominant."""
 
-Launches = Literal["negligible", "matter", "dominate"]
+LaunchOverhead = Literal["negligible", "noticeable", "dominant"]
 
 
-def share_of_launches(program: Program, graph: Graph) -> Launches:
-    """How the time of the program's launches compares with that of its kernels, roughly."""
+def launch_overhead(program: Program, graph: Graph) -> LaunchOverhead:
+    """The launch overhead of a program, estimated from its launches and the graph's bytes and operations."""
     launches = len(program.stages) + len(program.library_calls)
     inputs = [tensor for tensor in program.tensors if tensor.role == "input"]
     if launches < MIN_OPERATORS or not all(tensor.path.isdigit() for tensor in inputs):
         return "negligible"
     share = launches * _LAUNCH_SECONDS / _kernel_seconds(graph)
-    return "dominate" if share > _DOMINATES else "matter" if share > _MATTERS else "negligible"
+    return "dominant" if share > _DOMINANT else "noticeable" if share > _NOTICEABLE else "negligible"
 
 
 def _kernel_seconds(graph: Graph) -> float:
